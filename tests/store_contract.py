@@ -52,7 +52,7 @@ from tidegauge.core.incidents import (
     IncidentState,
 )
 from tidegauge.core.incidents.actions import ActionKind, DecisionStatus, Disposition, Outcome
-from tidegauge.core.incidents.acts import ActKind, ActOutcome, ActWay, PersonAct
+from tidegauge.core.incidents.acts import ActKind, ActOutcome, ActWay, PersonAct, acknowledgement, exemption_in_force
 from tidegauge.core.incidents.grades import Grade, GradeAnswer
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
@@ -731,6 +731,23 @@ class StoreContract:
             store.acts.begin(one)
         assert store.acts.of_incident(1) == [other, *mine[3:]]
 
+    def test_many_acts_of_a_person_end_no_exemption_and_bring_none_back(self, store: Store) -> None:
+        store.incidents.save([opened(1)])
+        week = act("week", kind=ActKind.EXEMPT, by="ada", until_unix_s=NOW_S + 7 * 86400.0)
+        store.acts.begin(week)
+        for at in range(MAX_ACTS + 3):
+            store.acts.begin(act(f"leak {at}", kind=ActKind.LEAK, by="ada"))
+        assert list(store.acts.exemptions(now_s=NOW_S).values()) == [week], "it lasts as long as it was said"
+        ended = act("ended", kind=ActKind.EXEMPT, by="root", until_unix_s=NOW_S)
+        looks = act("looks", by="ada")
+        not_any_more = act("not any more", kind=ActKind.UNACKNOWLEDGE, by="root")
+        for one in (ended, looks, not_any_more):
+            store.acts.begin(one)
+        for at in range(MAX_ACTS + 3):
+            store.acts.begin(act(f"root's {at}", kind=ActKind.LEAK, by="root"))
+        assert store.acts.exemptions(now_s=NOW_S) == {}, "the one that was ended stays ended"
+        assert acknowledgement(store.acts.of_incident(1)) is None
+
     def test_refused_acts_on_made_up_incidents_are_bounded_and_pruned(self, store: Store) -> None:
         stranger = act("", by=None, sender="T0/U9", outcome=ActOutcome.REFUSED)
         for at in range(MAX_REFUSED + 3):
@@ -758,6 +775,22 @@ class StoreContract:
         assert store.acts.exemptions(now_s=NOW_S + 60.0) == {JOB.whole: longer}
         store.acts.begin(act("d", kind=ActKind.EXEMPT, until_unix_s=NOW_S))
         assert store.acts.exemptions(now_s=NOW_S) == {}, "ended before its time"
+
+    def test_an_exemption_is_told_by_every_incident_of_its_attempt(self, store: Store) -> None:
+        again = JOB._replace(attempt=JOB.attempt + 1)
+        jobs = {1: JOB._replace(group="a"), 2: JOB._replace(group="b"), 3: again}
+        store.incidents.save([opened(number, job=job) for number, job in jobs.items()])
+        before = store.incidents.marks(since_s=0.0, limit=9)
+        given = act("a", kind=ActKind.EXEMPT, until_unix_s=NOW_S + 60.0)
+        ended = act("b", number=2, kind=ActKind.EXEMPT, by="root", until_unix_s=NOW_S)
+        for one in (given, act("c"), act("d", kind=ActKind.EXEMPT, outcome=ActOutcome.REFUSED)):
+            store.acts.begin(one)
+        assert store.acts.of_incident(2) == [given], "it holds there, too, and nothing else of the other incident"
+        after = store.incidents.marks(since_s=0.0, limit=9)
+        assert {number for number in jobs if after[number] != before[number]} == {1, 2}, "followers read both again"
+        store.acts.begin(ended)
+        assert exemption_in_force(store.acts.of_incident(1), now_unix_s=NOW_S) is None, "ended by way of the other"
+        assert store.acts.of_incident(3) == []
 
     def test_acts_can_be_of_one_owners_jobs_alone_and_go_with_their_incident(self, store: Store) -> None:
         store.incidents.save([opened(1), (bobs := opened(2, job=JobKey("2", 0, 1), user_name="bob"))])

@@ -38,6 +38,8 @@ class FakeSocketMode:
     def __init__(self) -> None:
         self.greets = True
         """Whether a new connection gets its hello."""
+        self.ends = False
+        """Whether a new connection is told to go away right after its hello."""
         self.answers_pings = True
         self.connections = 0
         self.pongs = 0
@@ -116,6 +118,8 @@ class FakeSocketMode:
             if self.greets:
                 hello = {"type": "hello", "num_connections": 1, "connection_info": {"app_id": "A0TIDEGAUGE"}}
                 connection.sendall(frame(TEXT, json.dumps(hello).encode()))
+            if self.ends:
+                connection.sendall(frame(TEXT, b'{"type": "disconnect", "reason": "refresh_requested"}'))
             self.connections += 1
             self._changed.notify_all()
         with suppress(OSError, struct.error):

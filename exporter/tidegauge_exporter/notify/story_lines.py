@@ -18,6 +18,10 @@ MAX_CONSIDERED = 5
 MAX_LINES_AT_ONCE = 20
 """Bound of lines that are sent at once after an outage of the chat."""
 
+ACT_LINE_EVERY_S = 600.0
+"""Of one person's acts of one kind a line is sent once in so long: a button that somebody presses on and on would take
+the channel's turns from other incidents. The head says what holds now, the report has all of them."""
+
 
 class StoryLine(NamedTuple):
     """A reply in the thread of an incident."""
@@ -38,8 +42,14 @@ class Batch(NamedTuple):
 def lines_of(story: Story) -> list[StoryLine]:
     """All lines of a story, by time. The head of the thread has moving figures."""
     changes = [_of_change(change) for change in _history(story) if change.kind is not ChangeKind.UPDATED]
-    acts = [StoryLine(digest("act", act.request_id), act.at_unix_s, act) for act in _done(story.acts)]
-    return sorted([*changes, *_of_decisions(story.decisions), *acts], key=lambda line: line.at_unix_s)
+    acts = {line.key: line for line in map(_of_act, reversed(_done(story.acts)))}  # the first of those with one key
+    return sorted([*changes, *_of_decisions(story.decisions), *acts.values()], key=lambda line: line.at_unix_s)
+
+
+def _of_act(act: PersonAct) -> StoryLine:
+    when = int(act.at_unix_s // ACT_LINE_EVERY_S)
+    ends = act.until_unix_s is not None and act.until_unix_s <= act.at_unix_s
+    return StoryLine(digest("act", act.by or "", act.kind.value, str(ends), str(when)), act.at_unix_s, act)
 
 
 def new_lines(story: Story, told: Container[str], *, told_before_unix_s: float) -> Batch:

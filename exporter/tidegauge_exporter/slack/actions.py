@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from tidegauge.core.incidents.acts import ActKind, ActOutcome
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
@@ -26,22 +26,34 @@ from tidegauge_exporter.slack.websocket import WebSocket, WebSocketError
 
 log = logging.getLogger(__name__)
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 NAME: Final = "slack actions"
 CLICKS: Final = "click"
 DONE: Final = "done"
 MAX_PENDING: Final = 200
 """Clicks that wait for an answer; of more, Slack's own repetition is heard later."""
+MAX_OF_ACCOUNT: Final = 10
+"""Of these, clicks of one account: nobody takes the places of others."""
 LATE_S: Final = 600.0
-"""Age at which a click is answered no more: nobody expects it to do anything now."""
+"""Age at which a click is done no more: nobody expects it to do anything now."""
 AGAIN_S: Final = 5.0
 LOOK_S: Final = 1.0
 HELLO_WITHIN_S: Final = 15.0
 CONNECT_WITHIN_S: Final = 10.0
 MAX_BACK_OFF_S: Final = 60.0
+BRIEF_S: Final = 10.0
+"""A connection that Slack ends sooner is no reason to ask for the next one at once, again and again."""
 REFUSED_WAIT_S: Final = 300.0
 STOP_WITHIN_S: Final = 5.0
 FORGED: Final = "this button was not made by this Tidegauge, or with an earlier token: use a newer message"
+LATE: Final = "Tidegauge could not answer this within 10 minutes. If the message does not show it as done, click again."
 FOREIGN: Final = "you belong to another workspace or organization than Tidegauge's Slack app"
+
+
+class _CoordinatorAwayError(Exception):
+    """No click can be passed on now."""
 
 
 class ClickOutcome(str, Enum):
@@ -152,29 +164,36 @@ class SlackActions:
             return True  # of another app's message, or nothing that anybody can answer
         key = f"{CLICKS}/{click.click_id}"
         if self._journal.said(NAME, key) is None:
-            if len(self._pending()) >= MAX_PENDING:
+            waiting = [_read(self._journal.said(NAME, one)) for one in self._pending()]
+            theirs = sum(kept is not None and kept[0].account == click.account for kept in waiting)
+            if theirs >= MAX_OF_ACCOUNT or len(waiting) >= MAX_PENDING:
                 return False
             self._journal.say(NAME, key, json.dumps([*click, self._wall_s()]))
             self._news.set()
         return True
 
     def answer_all(self) -> bool:
-        """Answer the clicks that wait, oldest first; returns whether none waits any more. Never raises."""
+        """Answer the clicks that wait, oldest first; returns whether none waits any more. One that Slack does not let
+        answer holds up no other; without the coordinator none is tried further. Never raises."""
+        is_over = True
         for key in self._pending():
             kept = _read(self._journal.said(NAME, key))
             if kept is None:
                 self._journal.say(NAME, key, DONE, over=True)
                 continue
             click, at_unix_s = kept
-            is_late = not 0.0 <= self._wall_s() - at_unix_s < LATE_S
             try:
-                if is_late:
+                if abs(self._wall_s() - at_unix_s) >= LATE_S:
                     outcome = ClickOutcome.FAILED
+                    self._tell_late(click)
                 else:
                     outcome, self._refused = self._answer(click), None
-            except RetryLaterError as error:
+            except (RetryLaterError, _CoordinatorAwayError) as error:
                 log.info("a click on Slack waits: %s", error)
-                return False
+                is_over = False
+                if isinstance(error, _CoordinatorAwayError):
+                    break
+                continue
             except RefusedError as error:
                 log.warning("a click on Slack cannot be answered: %s", error)
                 self._refused = str(error)
@@ -185,10 +204,11 @@ class SlackActions:
             asked = click.asked if click.asked in ASKED else "unknown"
             self._counts[asked, outcome.value] += 1
             self._journal.say(NAME, key, DONE, over=True)
-        return True
+        return is_over
 
     def _answer(self, click: Click) -> ClickOutcome:
-        """Pass on one click, and tell who clicked what came of it. Raises ``RetryLaterError`` and ``RefusedError``."""
+        """Pass on one click, and tell who clicked what came of it. Raises ``RetryLaterError``, ``RefusedError`` and
+        ``_CoordinatorAwayError``."""
         subject, problem, by = self._buttons.subject(click), None, None
         if subject is None or (click.kind is None and click.asked != MENU):
             problem = FORGED
@@ -197,17 +217,26 @@ class SlackActions:
         else:
             by, problem = self._chat.account(click.user)
         if click.asked == MENU and subject is not None:
-            may = None if problem is not None or by is None else self._desk.may(subject.number, by=by)
+            may = None if problem is not None or by is None else _passed(self._desk.may, subject.number, by=by)
             self._whisper(click, problem or ("" if may else "There is nothing that you can do about it."), subject, may)
             return ClickOutcome.DONE if may else ClickOutcome.REFUSED
         shown = subject or Subject(0, 0)
-        done = self._desk.ask(
+        done = _passed(
+            self._desk.ask,
             ActRequest(click.click_id, shown.number, shown.opened_ms, click.kind or ActKind.ACKNOWLEDGE, by,
-                       click.account, problem)
+                       click.account, problem),
         )  # fmt: skip
+        if done.outcome is ActOutcome.BEGUN:
+            raise RetryLaterError(f"the coordinator has not finished {click.asked} on incident {shown.number}")
         self._whisper(click, done.text, subject, None)
         known = {ActOutcome.REFUSED: ClickOutcome.REFUSED, ActOutcome.FAILED: ClickOutcome.FAILED}
         return known.get(done.outcome, ClickOutcome.DONE)
+
+    def _tell_late(self, click: Click) -> None:
+        try:
+            self._whisper(click, LATE, None, None)
+        except RetryLaterError as error:
+            log.info("nobody is told that a click came to nothing: %s", error)
 
     def _whisper(self, click: Click, text: str, subject: Subject | None, may: Sequence[ActKind] | None) -> None:
         words = text or f"What you can do about incident {subject.number if subject else 0}:"
@@ -226,10 +255,12 @@ class SlackActions:
     def _keep_listening(self) -> None:
         failures = 0
         while not self._stopping.is_set():
-            wait_s = 0.0
+            wait_s, began_s = 0.0, time.monotonic()
             try:
-                self._listen()
-                failures = 0  # Slack asked for a new connection
+                self._listen()  # until Slack asks for a new connection
+                failures = failures + 1 if time.monotonic() - began_s < BRIEF_S else 0
+                if failures > 1:
+                    wait_s = min(2.0 ** min(failures - 2, 10), MAX_BACK_OFF_S)
             except RefusedError as error:
                 self._note(str(error))
                 wait_s = REFUSED_WAIT_S
@@ -286,6 +317,14 @@ class SlackActions:
             self._since_unix_s = self._wall_s()
         self._problem = self._said = problem
         self._is_tried = True
+
+
+def _passed(ask: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """The coordinator's answer. Raises ``_CoordinatorAwayError``."""
+    try:
+        return ask(*args, **kwargs)
+    except RetryLaterError as error:
+        raise _CoordinatorAwayError(str(error)) from error
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -208,7 +208,7 @@ MAX_CHANNELS: Final = 2_000
 STRANGER_FOR_S: Final = 300.0
 """Time for which an unknown user is not looked up again: every round asks for every owner."""
 ACCOUNT_FOR_S: Final = 60.0
-"""Time for which an account is not looked up again: who is taken from the file acts no more a minute later."""
+"""Time for which Slack is not asked about an account again: who leaves the workspace acts no more a minute later."""
 OPEN_SOCKET: Final = "apps.connections.open"
 MAX_TITLE_CHARS: Final = 200
 MAX_ALT_TEXT_CHARS: Final = 1_000
@@ -227,6 +227,15 @@ class _Failure(NamedTuple):
     error: RetryLaterError | RefusedError
     of_all: bool = False
     """True if it holds for every call of this method."""
+
+
+class _Profile(NamedTuple):
+    """What Slack says of an account."""
+
+    problem: str | None
+    """Why it can be nobody's."""
+    email: str | None
+    """Its confirmed address."""
 
 
 class SlackChat:
@@ -259,7 +268,7 @@ class SlackChat:
         self._conversations: dict[str, str] = {}
         """Direct conversations by Slack's id of the user or e-mail address."""
         self._team: str | None = None
-        self._accounts: dict[str, tuple[float, Account]] = {}
+        self._profiles: dict[str, tuple[float, _Profile]] = {}
         """Accounts of users, and until when they are not looked up again."""
         self._strangers: dict[str, float] = {}
         """Times until which a user counts as unknown, by the same."""
@@ -361,15 +370,13 @@ class SlackChat:
         return self._team
 
     def account(self, user: str) -> Account:
-        until_s, known = self._accounts.get(user, (0.0, None))
-        if known is not None and self._monotonic_s() < until_s:
-            return known
-        found = self._ask("users.info", lambda: self._client.users_info(user=user), harmless=UNKNOWN_PERSON).get("user")
-        account = self._account_of(user, found if isinstance(found, dict) else {})
-        if len(self._accounts) >= MAX_CHANNELS:
-            self._accounts.clear()
-        self._accounts[user] = (self._monotonic_s() + ACCOUNT_FOR_S, account)
-        return account
+        profile = self._profile(user)
+        if profile.problem is not None:
+            return Account(None, profile.problem)
+        names = self._people.names_of(user, profile.email)
+        if len(names) > 1:
+            return Account(None, "several users of this cluster have your Slack account; an admin can mend that")
+        return Account(names[0] if names else None)
 
     def whisper(self, channel: str, user: str, message: Message, *, thread_ts: str | None) -> None:
         self._ask(
@@ -386,20 +393,28 @@ class SlackChat:
             raise refusal(OPEN_SOCKET, "")
         return url
 
-    def _account_of(self, user: str, found: Mapping[str, Any]) -> Account:
-        """Whose account it is; a guest, a bot, or who has left, acts for nobody."""
+    def _profile(self, user: str) -> _Profile:
+        until_s, known = self._profiles.get(user, (0.0, None))
+        if known is not None and self._monotonic_s() < until_s:
+            return known
+        found = self._ask("users.info", lambda: self._client.users_info(user=user), harmless=UNKNOWN_PERSON).get("user")
+        profile = self._profile_in(user, found if isinstance(found, dict) else {})
+        if len(self._profiles) >= MAX_CHANNELS:
+            self._profiles.clear()
+        self._profiles[user] = (self._monotonic_s() + ACCOUNT_FOR_S, profile)
+        return profile
+
+    def _profile_in(self, user: str, found: Mapping[str, Any]) -> _Profile:
+        """A guest, a bot, or who has left, acts for nobody."""
         odd = ("deleted", "is_bot", "is_restricted", "is_ultra_restricted", "is_stranger")
         if not found or found.get("id") != user or any(found.get(one) for one in odd):
-            return Account(None, "guests, bots and former members of the workspace can do nothing here")
+            return _Profile("guests, bots and former members of the workspace can do nothing here", None)
         if found.get("team_id") != self.team():
-            return Account(None, "you belong to another workspace than Tidegauge's Slack app")
+            return _Profile("you belong to another workspace than Tidegauge's Slack app", None)
         profile = found.get("profile")
         email = profile.get("email") if isinstance(profile, dict) else None
         confirmed = found.get("is_email_confirmed") is not False and isinstance(email, str)
-        names = self._people.names_of(user, email if confirmed else None)
-        if len(names) > 1:
-            return Account(None, "several users of this cluster have your Slack account; an admin can mend that")
-        return Account(names[0] if names else None)
+        return _Profile(None, email if confirmed else None)
 
     def _user_of_email(self, email: str) -> str | None:
         answer = self._ask(

@@ -30,12 +30,13 @@ def test_an_export_has_all_kinds_and_nothing_of_others(state: Path, capsys: pyte
     assert told["index"]["uids"] == [ADA.uid]
     assert {kind: told["index"]["kinds"][kind]["entries"] for kind in KINDS} == {
         "job_records": 1, "job_memory": 1, "evidence": 1, "profiles": 1, "incidents": 1, "incident_changes": 2,
-        "incident_memory": 1, "decisions": 1, "grades": 3, "journal": 9,
+        "incident_memory": 1, "decisions": 1, "grades": 3, "acts": 3, "journal": 9,
         "efficiency_mails": 1, "settings": 1, "switch": 1,
         "log_lines": 3 * LINES + 1,
     }  # fmt: skip
     assert told["job_records"][0]["value"]["script"] == ADA.script
-    del told["grades"], told["switch"], told["journal"]  # people speak of one another there, and a list has both
+    for kind in ("grades", "acts", "switch", "journal"):  # people speak of one another there, and a list has both
+        del told[kind]
     assert not any(word in json.dumps(told) for word in BOB.words)
 
 

@@ -106,6 +106,7 @@ def test_a_forgotten_user_is_in_no_byte_of_any_file(files: StateFiles, capsys: p
     assert forget(files, "--yes") == 0
     assert places_of([*ADA.words, f"uid {ADA.uid}", f"D{ADA.uid}"], files.root) == []
     page = capsys.readouterr().out
+    assert [line.split()[-1] for line in page.splitlines() if "acts, their words and accounts" in line] == ["3"]
     counts = {line.split()[0]: line.split()[-1] for line in page.splitlines() if line.startswith(("logs/", "notified"))}
     assert counts == {"logs/": "10", "notified.jsonl": "8"}
     assert "stands for adalovelace in what stays" in page
@@ -116,7 +117,7 @@ def test_another_user_stays_to_the_byte(files: StateFiles, capsys: pytest.Captur
     assert forget(files, "--yes") == 0
     after = exported(files, capsys, BOB.name)
     mine = {kind for kind in before if json.dumps(before[kind]) == json.dumps(after[kind])}
-    assert set(before) - mine == {"grades", "journal", "switch"}, "where people speak of one another"
+    assert set(before) - mine == {"grades", "acts", "journal", "switch"}, "where people speak of one another"
     assert [one["grade"] for one in after["grades"]] == [one["grade"] for one in before["grades"]]
     assert len(after["journal"]) == len(before["journal"])
     assert [one for one in after["journal"] if one["key"] != "begun"] == [

@@ -8,9 +8,12 @@ import pytest
 
 from person_data import ADA
 from person_state import prepare
+from sample_views import NOW_S
 from tidegauge.cli.main import main
 from tidegauge.cluster.pseudonym_key import open_pseudonyms, pseudonyms_of
 from tidegauge.cluster.service_record import StateFiles
+from tidegauge.cluster.store import open_store, sqlite_url
+from tidegauge.core.incidents.acts import ActKind, PersonAct
 from tidegauge.settings import Settings
 
 
@@ -30,6 +33,17 @@ def test_a_pseudonym_is_resolved_by_who_reads_the_heads_key(
     assert files.pseudonym_key.stat().st_mode & 0o077 == 0
     assert whois(files, known.of(ADA.name)) == 0
     assert capsys.readouterr().out == f"{ADA.name}\n"
+
+
+def test_who_acted_on_anothers_incident_is_resolved_as_the_channel_wrote_it(
+    files: StateFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = open_pseudonyms(files.pseudonym_key)
+    store = open_store(sqlite_url(files.root))
+    store.acts.begin(PersonAct("a", ADA.number, ActKind.ACKNOWLEDGE, "grace-of-the-office", True, NOW_S))
+    store.close()
+    assert whois(files, known.of("grace-of-the-office").capitalize()) == 0, 'a line begins "User-3f9a… acknowledged"'
+    assert capsys.readouterr().out == "grace-of-the-office\n"
 
 
 def test_the_same_key_is_used_ever_after(files: StateFiles) -> None:

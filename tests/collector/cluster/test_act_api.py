@@ -200,6 +200,17 @@ def test_an_act_whose_coordinator_died_is_done_by_the_next_one(office: Office) -
     assert (act.outcome, office.asked) == (ActOutcome.DONE, [(ADAS, "asked-click-1")])
 
 
+def test_an_act_whose_coordinator_died_is_refused_if_it_makes_no_sense_any_more(office: Office) -> None:
+    lost = PersonAct("click-1", ADAS, ActKind.EXEMPT, "ada", False, NOW_S, ActWay.SLACK, "T0ROSE/U0ADA")
+    office.store.acts.begin(lost)
+    gone = replace(opened(ADAS, "ada"), state=IncidentState.CLOSED, closed_unix_s=NOW_S)
+    office.store.incidents.save([IncidentChange(ChangeKind.CLOSED, NOW_S, gone)])
+    office.now_s += LOST_AFTER_S + 1.0
+    act, text = office.by_slack(act="exempt")
+    assert (act.outcome, text) == (ActOutcome.REFUSED, "incident 1 is closed")
+    assert office.acts() == [act], "the record says so, too"
+
+
 def test_a_rank_that_gives_no_evidence_is_told_and_recorded(office: Office) -> None:
     office.silent = "rank 1 is busy"
     act, text = office.send(act="snapshot")

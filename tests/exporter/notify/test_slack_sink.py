@@ -32,7 +32,7 @@ from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.ports import Message, RefusedError, RetryLaterError
-from tidegauge_exporter.notify.story_lines import MAX_CONSIDERED, MAX_LINES_AT_ONCE
+from tidegauge_exporter.notify.story_lines import ACT_LINE_EVERY_S, MAX_CONSIDERED, MAX_LINES_AT_ONCE
 from tidegauge_exporter.slack.sink import FIGURES_EVERY_S
 
 
@@ -73,6 +73,29 @@ def test_what_people_did_is_a_line_and_changes_the_head_at_once(channel: Channel
         channel.restart()
     assert channel.chat.heads() == ["incident 1 open warning 7"]
     assert channel.chat.replies(channel.chat.heads()[0]) == ["opened at 0", "act acknowledge by ada"]
+
+
+def test_a_button_that_a_person_presses_on_and_on_is_one_line_in_ten_minutes(channel: Channel) -> None:
+    began_s = NOW_S - NOW_S % ACT_LINE_EVERY_S
+    first = PersonAct("0", 1, ActKind.ACKNOWLEDGE, "ada", False, began_s, outcome=ActOutcome.DONE)
+    kinds = [ActKind.ACKNOWLEDGE, ActKind.UNACKNOWLEDGE]
+    pressed = [first._replace(request_id=str(at), kind=kinds[at % 2], at_unix_s=began_s + at) for at in range(400)]
+    channel.take(warning())
+    for at in range(0, 400, 40):
+        channel.take(replace(warning(), acts=tuple(pressed[max(0, at - 50) : at + 1])))  # the database keeps the latest
+    lines = channel.chat.replies(channel.chat.heads()[0])
+    assert lines == ["opened at 0", "act acknowledge by ada", "act unacknowledge by ada"]
+    later = first._replace(request_id="later", at_unix_s=began_s + ACT_LINE_EVERY_S)
+    other = first._replace(request_id="other", by="root", at_unix_s=began_s + 1.0)
+    channel.take(replace(warning(), acts=(other, later)))
+    assert channel.chat.replies(channel.chat.heads()[0])[3:] == ["act acknowledge by root", "act acknowledge by ada"]
+
+
+def test_an_exemption_and_its_end_are_two_lines(channel: Channel) -> None:
+    given = PersonAct("0", 1, ActKind.EXEMPT, "ada", False, NOW_S, until_unix_s=NOW_S + 60.0, outcome=ActOutcome.DONE)
+    ended = given._replace(request_id="1", at_unix_s=NOW_S + 1.0, until_unix_s=NOW_S + 1.0)
+    channel.take(replace(warning(), acts=(given, ended)))
+    assert channel.chat.replies(channel.chat.heads()[0]) == ["opened at 0", *["act exempt by ada"] * 2]
 
 
 def test_figures_follow_every_five_minutes_and_only_while_it_is_open(channel: Channel) -> None:

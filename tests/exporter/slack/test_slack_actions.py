@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,15 @@ from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.ports import ActAnswer, ActRequest, Message, RetryLaterError
-from tidegauge_exporter.slack.actions import FOREIGN, FORGED, LATE_S, MAX_PENDING, SlackActions
+from tidegauge_exporter.slack.actions import (
+    FOREIGN,
+    FORGED,
+    LATE,
+    LATE_S,
+    MAX_OF_ACCOUNT,
+    MAX_PENDING,
+    SlackActions,
+)
 from tidegauge_exporter.slack.clickable import ClickableMessages
 from tidegauge_exporter.slack.clicks import Buttons, Subject, key_of, offered, parse_click
 from tidegauge_exporter.slack.people import People
@@ -39,6 +48,9 @@ class FakeDesk:
 
     asked: list[ActRequest] = field(default_factory=list)
     away: bool = False
+    begun: bool = False
+    """An act is written down, and not finished."""
+    looks: int = 0
 
     def may(self, number: int, *, by: str) -> Sequence[ActKind] | None:
         self._look()
@@ -49,9 +61,12 @@ class FakeDesk:
         self.asked.append(request)
         if request.refused is not None:
             return ActAnswer(ActOutcome.REFUSED, request.refused)
+        if self.begun:
+            return ActAnswer(ActOutcome.BEGUN, "This is under way already.")
         return ActAnswer(ActOutcome.DONE, "It is done.") if request.by == "ada" else ActAnswer(ActOutcome.REFUSED, "no")
 
     def _look(self) -> None:
+        self.looks += 1
         if self.away:
             raise RetryLaterError("the coordinator is not available")
 
@@ -146,6 +161,52 @@ def test_an_answer_that_slack_does_not_take_is_given_later_with_the_same_request
     assert first == second, "the coordinator does one request once"
 
 
+def test_an_act_that_a_coordinator_began_and_left_unfinished_is_asked_for_until_it_is_done(office: Office) -> None:
+    office.desk.begun = True
+    assert office.actions.hear(office.click("exempt"))
+    assert not office.actions.answer_all(), "its coordinator was killed: nothing is done yet"
+    assert (office.slack.whispers, office.counted()) == ([], {})
+    office.desk.begun = False
+    assert office.actions.answer_all()
+    assert office.slack.whispers[-1].text == "It is done."
+    assert len({request.request_id for request in office.desk.asked}) == 1
+    assert office.counted() == {("exempt", "done"): 1}
+
+
+def test_an_answer_that_slack_never_takes_holds_up_no_other_click(office: Office) -> None:
+    office.slack.fail("chat.postEphemeral", "internal_error")  # and then a silence of the client
+    for number, asked in enumerate(("acknowledge", "exempt", "leak")):
+        assert office.actions.hear(office.click(asked, at=f"180000000{number}.000001"))
+    assert not office.actions.answer_all()
+    assert [one.kind.value for one in office.desk.asked] == ["acknowledge", "exempt", "leak"], "all are done"
+    office.restart()
+    assert office.actions.answer_all()
+    assert len(office.slack.whispers) == 3
+    assert len({one.request_id for one in office.desk.asked}) == 3
+
+
+def test_without_the_coordinator_no_click_after_the_first_waits_for_its_silence(office: Office) -> None:
+    office.desk.away = True
+    for number in range(3):
+        assert office.actions.hear(office.click(at=f"180000000{number}.000001"))
+    assert not office.actions.answer_all()
+    assert office.desk.looks == 1
+
+
+def test_a_clock_that_is_set_back_loses_no_click(office: Office) -> None:
+    assert office.actions.hear(office.click())
+    office.now_s -= 1.0
+    assert office.actions.answer_all()
+    assert office.counted() == {("acknowledge", "done"): 1}
+
+
+def test_clicks_of_one_person_leave_room_for_those_of_others(office: Office) -> None:
+    office.desk.away = True
+    heard = [office.actions.hear(office.click(at=f"1800000001.{number:06}")) for number in range(MAX_PENDING)]
+    assert heard.count(True) == MAX_OF_ACCOUNT
+    assert office.actions.hear(office.click("menu", office.bob))
+
+
 def test_a_click_that_nobody_could_pass_on_for_long_does_nothing_any_more(office: Office) -> None:
     office.desk.away = True
     office.actions.hear(office.click())
@@ -154,6 +215,7 @@ def test_a_click_that_nobody_could_pass_on_for_long_does_nothing_any_more(office
     office.desk.away = False
     assert office.actions.answer_all()
     assert (office.desk.asked, office.counted()) == ([], {("acknowledge", "failed"): 1})
+    assert [one.text for one in office.slack.whispers] == [LATE], "who clicked is told"
 
 
 def test_a_scope_that_is_missing_is_a_problem_until_a_click_is_answered(office: Office) -> None:
@@ -169,7 +231,7 @@ def test_a_scope_that_is_missing_is_a_problem_until_a_click_is_answered(office: 
 def test_of_too_many_clicks_the_rest_is_left_to_slacks_own_repetition(office: Office) -> None:
     office.desk.away = True
     for number in range(MAX_PENDING):
-        assert office.actions.hear(office.click(at=f"1800000001.{number:06}"))
+        assert office.actions.hear(office.click(user=f"U{number:08}", at="1800000001.000001"))
     assert not office.actions.hear(office.click(at="1800000002.000001"))
 
 
@@ -253,6 +315,17 @@ def test_the_menu_shows_each_person_what_they_may_do_and_does_nothing(office: Of
     assert office.answer(clicked(
         buttons(whisper.blocks)["acknowledge"], user=office.ada, channel=CHANNEL, ts=whisper.ts
     )) == "It is done."  # fmt: skip
+
+
+def test_a_line_of_the_users_file_counts_from_the_next_click_on(office: Office, tmp_path: Path) -> None:
+    users = tmp_path / "users.yaml"
+    users.write_text(f"grace: {office.ada}\n")
+    chat = make_chat(office.slack, Clock(), people=People(users, None))
+    assert chat.account(office.ada).user_name == "grace"
+    users.write_text(f"linus: {office.bob}\n")
+    assert chat.account(office.ada).user_name is None, "removed: acts for nobody"
+    assert chat.account(office.bob).user_name == "linus"
+    assert len(office.slack.called("users.info")) == 2, "what Slack says of an account is asked once a minute"
 
 
 def test_two_users_of_one_account_are_not_guessed_at(office: Office, tmp_path: Path) -> None:
@@ -353,6 +426,16 @@ def test_slack_asks_for_a_new_connection_and_gets_it(office: Office, wire: FakeS
     wire.send("e-1", office.click())
     wire.wait_for_acknowledgement("e-1")
     assert office.actions.status().problem is None
+
+
+def test_a_slack_that_ends_each_connection_at_once_is_not_asked_for_the_next_without_a_pause(office: Office) -> None:
+    with FakeSocketMode() as running:
+        running.ends = True
+        office.slack.socket_url = running.url
+        began_s = time.monotonic()
+        office.actions.start()
+        running.wait_for_connection(3)
+        assert time.monotonic() - began_s >= 1.0, "the first wish is followed at once, the second after a second"
 
 
 def test_a_connection_that_is_cut_or_sends_nonsense_is_made_again(office: Office, wire: FakeSocketMode) -> None:

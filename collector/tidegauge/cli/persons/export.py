@@ -24,6 +24,7 @@ KINDS = {
     "incident_memory": "how the memory of the ranks of these incidents went",
     "decisions": "the audit: each action on these jobs with its reason, the facts behind it, and how it ended",
     "grades": "answers of people about these incidents, and the person's answers about others",
+    "acts": "what people asked for about these incidents, and what the person asked for about others, on Slack too",
     "journal": "messages that were sent about these jobs, and where: ids in Slack, addresses and ids of mails",
     "efficiency_mails": "when the person got a mail on unused GPU memory",
     "settings": "settings for later attempts of these jobs",

@@ -31,6 +31,7 @@ KINDS = {
     "incident_changes": ("database", "history of incidents", PSEUDONYM),
     "decisions": ("database", "audit of actions", PSEUDONYM),
     "grades": ("database", "grades, their comments", PSEUDONYM),
+    "acts": ("database", "acts, their words and accounts", PSEUDONYM),
     "journal": ("notified.jsonl", "direct messages; of channels: the uid", DELETED),
     "efficiency_mails": ("efficiency_mails.jsonl", "mails on unused GPU memory", DELETED),
     "settings": ("settings.json", "settings of later attempts", DELETED),

@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegauge.core.incidents.forgotten import PREFIX
     from tidegauge.core.persons.pseudonyms import is_pseudonym
 
-    asked = args.pseudonym.strip()
+    asked = args.pseudonym.strip().lower()  # a sentence may begin with it
     if asked.startswith(PREFIX):
         raise UsageError(f"{asked} stands for a user who is forgotten: nobody can tell any more who it was")
     if not is_pseudonym(asked):

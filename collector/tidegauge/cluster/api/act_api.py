@@ -239,7 +239,11 @@ class ActPages:
     def _refuse(self, asked: _Asked, why: str) -> PersonAct:
         refused = asked.act._replace(outcome=ActOutcome.REFUSED, detail=why)
         log.info("incident %d: %s by %s refused: %s", refused.number, refused.kind.value, refused.by, why)
-        return self._store().acts.begin(refused) or refused
+        acts = self._store().acts
+        before = acts.begin(refused)
+        if before is not None and before.outcome is ActOutcome.BEGUN:  # by a coordinator that is gone
+            return acts.finish(before.request_id, ActOutcome.REFUSED, why)
+        return before or refused
 
 
 def said_of(act: PersonAct) -> str:

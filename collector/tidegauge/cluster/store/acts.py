@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select, update
 
 from tidegauge.cluster.store.database import Database, StoreError
 from tidegauge.cluster.store.incidents import read_incident
@@ -16,9 +16,13 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.acts import ActKind, ActOutcome, ActWay, PersonAct
 
 MAX_ACTS = 50
-"""Of one person on one incident, the latest: they are its record, and nobody is to fill the disk with them."""
+"""Of one person on one incident, the latest: they are its record, and nobody is to fill the disk with them. Those
+that are in force stay beside them: else a person's many acts would end an exemption, or bring back one that was
+ended."""
 MAX_REFUSED = 200
 """Refused ones of one person, whatever numbers they named."""
+_LATEST_COUNTS: Final = ((ActKind.ACKNOWLEDGE.value, ActKind.UNACKNOWLEDGE.value), (ActKind.EXEMPT.value,))
+"""Kinds of which the latest act on an incident counts."""
 
 
 class ActStore:
@@ -42,7 +46,8 @@ class ActStore:
                 return _act(row)
             connection.execute(acts.insert().values(_row(act)))
             theirs = _of_person(act)
-            delete_beyond(connection, acts, MAX_ACTS, acts.c.number == act.number, theirs)
+            in_force = _in_force(connection, act.number)
+            delete_beyond(connection, acts, MAX_ACTS, acts.c.number == act.number, theirs, spare=in_force)
             if act.outcome is ActOutcome.REFUSED:
                 delete_beyond(connection, acts, MAX_REFUSED, acts.c.outcome == ActOutcome.REFUSED.value, theirs)
         return None
@@ -58,9 +63,14 @@ class ActStore:
         return _act(row)
 
     def of_incident(self, number: int) -> Sequence[PersonAct]:
-        """Oldest first."""
+        """Oldest first. An exemption is of an attempt of a job: those by way of its other incidents are among them."""
+        this, other = incidents.alias(), incidents.alias()
+        same = [this.c[name] == other.c[name] for name in ("job_id", "attempt", "uid")]
+        twins = select(other.c.number).join(this, and_(*same)).where(this.c.number == number)
+        exempting = [acts.c.kind == ActKind.EXEMPT.value, acts.c.outcome == ActOutcome.DONE.value]
+        query = select(acts).where(or_(acts.c.number == number, and_(acts.c.number.in_(twins), *exempting)))
         with self._database.reading() as connection:
-            return _all(connection, select(acts).where(acts.c.number == number).order_by(acts.c.seq))
+            return _all(connection, query.order_by(acts.c.seq))
 
     def latest(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[PersonAct]:
         """The newest ``limit`` at or after ``since_s``, oldest first. ``user_name``: only on jobs of this owner."""
@@ -96,6 +106,13 @@ class ActStore:
 
 def _by_request(request_id: str) -> Select[Any]:
     return select(acts).where(acts.c.request_id == column_name(request_id))
+
+
+def _in_force(connection: Connection, number: int) -> list[int]:
+    """``seq`` of the acts that say who looks at an incident, and whether its job is exempt: the latest ones done."""
+    done = select(func.max(acts.c.seq)).where(acts.c.number == number, acts.c.outcome == ActOutcome.DONE.value)
+    latest = [connection.scalar(done.where(acts.c.kind.in_(kinds))) for kinds in _LATEST_COUNTS]
+    return [seq for seq in latest if seq is not None]
 
 
 def _of_person(act: PersonAct) -> ColumnElement[bool]:

@@ -14,7 +14,7 @@ from tidegauge.cluster.store.tables import acts, decisions, incident_changes, in
 from tidegauge.cluster.store.values import INCIDENT, column_name
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import MAX_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange
-from tidegauge.core.incidents.acts import ActOutcome
+from tidegauge.core.incidents.acts import ActKind, ActOutcome
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.verdicts import Severity
@@ -162,8 +162,16 @@ class IncidentStore:
             select(figure).where(acts.c.number == one.number, ended).scalar_subquery()
             for figure in (func.count(acts.c.seq), func.max(acts.c.seq))
         ]
+        twin = incidents.alias()
+        exempted = (
+            select(func.max(acts.c.seq))
+            .join(twin, twin.c.number == acts.c.number)
+            .where(*(twin.c[name] == one[name] for name in ("job_id", "attempt", "uid")))
+            .where(acts.c.kind == ActKind.EXEMPT.value, ended)
+            .scalar_subquery()
+        )
         words = (one.updated_s, one.state, told, func.count(of.seq), func.sum(of.starts), func.max(of.decided_s),
-                 func.count(of.finished_s), func.max(of.finished_s), *acted)  # fmt: skip
+                 func.count(of.finished_s), func.max(of.finished_s), *acted, exempted)  # fmt: skip
         # Not "or": a database would read through the incidents of all months, every two seconds.
         wanted = union_all(
             select(one.number).where(one.closed_s.is_(None)), select(one.number).where(one.closed_s >= since_s)

@@ -87,12 +87,11 @@ class PersonStore:
             return _find(connection, name, uids)
 
     def names(self) -> frozenset[str]:
-        """The names of all users of whom something is kept."""
+        """The names of all users of whom something is kept, of those who acted or answered among them."""
+        columns = [job_records.c.user_name, incidents.c.user_name, *(table.c.by_name for table in _BY_PEOPLE)]
         with self._database.reading() as connection:
-            found = [
-                connection.scalars(select(table.c.user_name).distinct()).all() for table in (job_records, incidents)
-            ]
-        return frozenset(name for names in found for whole in names for name in whole.split(OWNER_SEPARATOR))
+            found = [connection.scalars(select(column).distinct()).all() for column in columns]
+        return frozenset(name for names in found for whole in names if whole for name in whole.split(OWNER_SEPARATOR))
 
     def rows(self, person: Person) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """All rows about a person by table, each value unpacked; every table is named."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, select
@@ -39,9 +40,11 @@ def keep_shares(connection: Connection, table: Table, room: Room) -> None:
         connection.execute(delete(table).where(table.c.seq.in_(gone[at : at + MAX_ROWS_PER_DELETE])))
 
 
-def delete_beyond(connection: Connection, table: Table, most: int, *where: ColumnElement[bool]) -> None:
-    """Delete the oldest rows beyond ``most`` of those that ``where`` names."""
+def delete_beyond(
+    connection: Connection, table: Table, most: int, *where: ColumnElement[bool], spare: Sequence[int] = ()
+) -> None:
+    """Delete the oldest rows beyond ``most`` of those that ``where`` names, but none whose ``seq`` is in ``spare``."""
     oldest_kept = select(table.c.seq).where(*where).order_by(table.c.seq.desc()).offset(most - 1).limit(1)
     seq = connection.scalar(oldest_kept)
     if seq is not None:
-        connection.execute(delete(table).where(table.c.seq < seq, *where))
+        connection.execute(delete(table).where(table.c.seq < seq, table.c.seq.not_in(spare), *where))
