@@ -15,9 +15,10 @@ from tidegauge.cluster.api.loop_api import loop_routes
 from tidegauge.cluster.api.memory_api import evidence_routes
 from tidegauge.cluster.api.record_api import RecordPages
 from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.http.served_hosts import ServedHosts
 from tidegauge.http.server import Response
 
-STATUSES = frozenset({200, 400, 401, 403, 404, 405, 408, 414, 431, 429, 501, 503, 505})
+STATUSES = frozenset({200, 400, 401, 403, 404, 405, 408, 414, 421, 429, 431, 501, 503, 505})
 """500 is none of them: it says that a page failed."""
 TIMEOUT_S = 20.0
 _WELL_FORMED = re.compile(rb"(?:GET|HEAD) /[!-~]{0,500} HTTP/1\.[01]\r\n(?:[A-Za-z]{1,20}: [ -~]{0,80}\r\n){0,9}\r\n")
@@ -34,6 +35,7 @@ _API = HttpApi(
     },
     host="127.0.0.1",
     port=0,
+    hosts=ServedHosts("head"),
 )
 _API.start()
 
