@@ -126,8 +126,12 @@ class PodsHere:
             for kept, place in hidden.items():
                 lines += [f"mkdir -p {place}", f"mount --bind {kept} {place}"]
         if pod.spec.get("automountServiceAccountToken", True) and pod.namespace:
-            place = "/var/run/secrets/kubernetes.io/serviceaccount"  # here without token: there is no API server
-            lines += [f"mkdir -p {place}", f"mount -t tmpfs tmpfs {place}", f"echo {pod.namespace} >{place}/namespace"]
+            mounted = "/var/run/secrets/kubernetes.io/serviceaccount"  # here without token: there is no API server
+            lines += [
+                f"mkdir -p {mounted}",
+                f"mount -t tmpfs tmpfs {mounted}",
+                f"echo {pod.namespace} >{mounted}/namespace",
+            ]
         lines.append("mount -o remount,bind,ro /")
         *init, last = [self._command(pod, container, ip) for container in pod.containers]
         return "\n".join([*lines, *init, f"exec {last}"])
