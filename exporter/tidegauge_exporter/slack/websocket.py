@@ -84,7 +84,7 @@ def _why(error: Exception) -> str:
         return "no answer in time"
     if isinstance(error, ConnectionClosed):
         told = error.rcvd or error.sent
-        return "the connection was cut" if told is None else f"the connection was closed ({told.code.real})"
+        return "the connection was cut" if told is None else f"the connection was closed ({int(told.code)})"
     if isinstance(error, ImportError):
         return f"the site's proxy needs the package {error.name or 'python-socks'}"
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidegauge.cluster.api.grade_api import write_grade
+from tidegauge.cluster.api.grade_api import why_not_graded, write_grade
 from tidegauge.cluster.api.http_api import (
     FORM_HEADERS,
     BadRequestError,
@@ -228,10 +228,8 @@ class ActPages:
         if asked.opened_ms is not None and asked.opened_ms != round(incident.opened_unix_s * 1000):
             raise RefusedActError(f"this button is about an earlier incident {act.number}, which is not kept any more")
         if act.kind.grade is not None:
-            if not incident.key.cause.is_growth:
-                raise RefusedActError(
-                    f"incident {act.number} is {incident.key.cause.value}: a fact, so it is not graded"
-                )
+            if (reason := why_not_graded(incident)) is not None:
+                raise RefusedActError(reason)
         elif not incident.is_open:
             raise RefusedActError(f"incident {act.number} is closed")
         return incident

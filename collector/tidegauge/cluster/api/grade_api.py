@@ -89,9 +89,8 @@ class GradePages:
         comment = _comment(request)
         assert viewer.name is not None, "the server takes no form from nobody"
         incident = visible_incident(self._store(), number, viewer)
-        if not incident.key.cause.is_growth:
-            what = incident.key.cause.value
-            raise BadRequestError(f"incident {number} is {what}: a fact, so it is not graded")
+        if (reason := why_not_graded(incident)) is not None:
+            raise BadRequestError(reason)
         write_grade(
             self._store(), incident, grade,
             by=viewer.name, as_admin=viewer.sees_all, at_s=self._now_s(), comment=comment,
@@ -103,6 +102,12 @@ class GradePages:
         incident = visible_incident(store, number, viewer)
         yours = None if viewer.name is None else store.grades.last_of(number, viewer.name)
         return GradeQuestion(incident, store.grades.answers(number), yours, viewer)
+
+
+def why_not_graded(incident: Incident) -> str | None:
+    """Why nobody is asked whether this was a leak; ``None``: people are."""
+    cause = incident.key.cause
+    return None if cause.is_growth else f"incident {incident.number} is {cause.value}: a fact, so it is not graded"
 
 
 def write_grade(
