@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from integration.needs import missing
-from tidegauge.cluster.ray_service.node_command import QUIET, free_port
+from tidegauge.cluster.ray_service.node_command import QUIET, free_ports
 from tidegauge.osproc.processes import descendants, is_alive
 from tidegauge_scheduler_hooks.ports import SchedulerError
 from tidegauge_scheduler_hooks.ray_jobs.api import RayJobsApi
@@ -97,7 +97,7 @@ def _head(folder: Path, token_file: Path, environ: dict[str, str]) -> Iterator[s
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         while True:
-            port = free_port("127.0.0.1")
+            port = free_ports(1)[0]
             with (folder / "log").open("w") as log:
                 head = subprocess.Popen(_command(folder, port), env=environ, cwd="/", stdout=log, stderr=log)
             ending = cleanup.enter_context(contextlib.ExitStack())
@@ -127,9 +127,9 @@ def _command(folder: Path, dashboard_port: int) -> list[str]:
     # The agent's and the metrics' ports are fixed by default and would be another cluster's on the same machine.
     return [
         str(PYTHON), "-m", "ray.scripts.scripts", "start", "--head", "--block",
-        "--node-ip-address=127.0.0.1", f"--port={free_port('127.0.0.1')}",
+        "--node-ip-address=127.0.0.1", f"--port={free_ports(1)[0]}",
         "--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}",
-        f"--dashboard-agent-listen-port={free_port('127.0.0.1')}", f"--metrics-export-port={free_port('127.0.0.1')}",
+        f"--dashboard-agent-listen-port={free_ports(1)[0]}", f"--metrics-export-port={free_ports(1)[0]}",
         "--num-cpus=4", "--num-gpus=0", "--resources={\"seat\": 1}", "--object-store-memory=80000000",
         "--no-monitor", "--include-log-monitor=false", "--disable-usage-stats", f"--temp-dir={folder / 'r'}",
     ]  # fmt: skip

@@ -274,10 +274,10 @@ def _check_port(address: str, port: int, choose: str) -> None:
 
 
 def _engine_port(settings: Settings, node_address: str) -> int:
-    from tidegauge.cluster.ray_service.node_command import free_port
+    from tidegauge.cluster.ray_service.node_command import free_ports
 
     if settings.engine_port == 0:
-        return free_port(node_address)
+        return free_ports(1)[0]
     _check_port(node_address, settings.engine_port, "--set engine_port=PORT (0: any free one)")
     return settings.engine_port
 

@@ -45,7 +45,7 @@ from tidegauge.cluster.ray_service.allocation import (
     join_environ,
     read_allocation,
 )
-from tidegauge.cluster.ray_service.node_command import free_port
+from tidegauge.cluster.ray_service.node_command import free_ports
 from tidegauge.cluster.service_record import (
     NodeSpec,
     StateFiles,
@@ -203,7 +203,7 @@ class JobService:
                 state_dir=str(files.root),
                 engine_dir=str(choose_engine_dir(files.root)),
                 token_file=str(files.token),
-                head_address=f"{address}:{free_port(address)}",
+                head_address=f"{address}:{free_ports(1)[0]}",
                 node_address=address,
                 is_head=True,
                 settings=settings.model_dump(mode="json"),

@@ -220,12 +220,6 @@ def answers(address: str, *, timeout_s: float) -> bool:
     return True
 
 
-def free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
-
-
 def free_ports(count: int) -> list[int]:
     """Ports on which nobody listens now, of those that the system gives to nobody by itself."""
     found: list[int] = []
