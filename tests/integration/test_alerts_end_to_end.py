@@ -26,7 +26,7 @@ from tidegauge_exporter.rules.values import Addresses
 pytestmark = pytest.mark.timeout(600)
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "observability" / "alertmanager"
-ADDRESSES = Addresses("https://grafana.example", "https://wiki.example/runbooks")
+ADDRESSES = Addresses("https://grafana.example", "https://wiki.example/runbooks", "https://tidegauge.example")
 MANY = 30
 AT_ONCE = frozenset({"TidegaugeLeak", "TidegaugeLeakOomSoon"})
 """The alerts that are tested. The others keep their minutes: an agent is not down because this process stood still."""
@@ -233,8 +233,9 @@ def test_names_that_a_job_gave_itself_mention_nobody_and_link_nowhere(site: Site
     post = site.slack.wait_for("hostile: 2 alerts")["attachments"][0]
     assert "of job &lt;!channel&gt;&amp;&lt;http://evil|x&gt; (user &lt;@U1&gt;)" in post["text"]
     links = [part.partition(">")[0] for part in post["text"].split("<")[1:]]
-    assert links
-    assert all(link.startswith(("https://grafana.example/", "https://wiki.example/")) for link in links)
+    assert [link.rpartition("|")[2] for link in links] == ["Dashboard", "Job", "What to do"] * 2
+    ours = ("https://grafana.example/", "https://tidegauge.example/job?", "https://wiki.example/")
+    assert all(link.startswith(ours) for link in links)
     assert "var-job_id=%3C%21channel%3E%26%3Chttp%3A%2F%2Fevil%7Cx%3E&" in post["text"]
     silence = next(action["url"] for action in post["actions"] if action["text"] == "Silence")
     assert "job_id%3D%22%3C%21channel%3E%26%3Chttp" in silence

@@ -34,10 +34,11 @@ from tidegauge.core.views import JobView
 from tidegauge.probe.activation.launch import activation_environ
 from tidegauge.settings import Settings
 
-pytestmark = [pytest.mark.rig, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(2000)]
 
 SCRIPT = Path(__file__).parents[1] / "rig_jobs" / "profiled_rank.py"
-WITHIN_S = 150.0
+WITHIN_S = 600.0
+"""On a busy machine a recording comes to nothing; its rank is asked again five minutes later."""
 JOB_ID = "profiled"
 
 

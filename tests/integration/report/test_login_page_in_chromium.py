@@ -92,7 +92,6 @@ def test_a_browser_logs_in_comes_to_the_page_and_logs_out(tab: Tab, tmp_path: Pa
 @pytest.mark.parametrize("host", ["127.0.0.1", NAME])
 def test_a_link_of_another_site_leads_whoever_is_logged_in_to_the_page(tab: Tab, tmp_path: Path, host: str) -> None:
     """As from a mail or a chat."""
-    elsewhere = NAME if host == "127.0.0.1" else "127.0.0.1"
     with serving(tmp_path) as port:
         tab.open(f"http://{host}:{port}/page")
         log_in(tab)
@@ -101,7 +100,7 @@ def test_a_link_of_another_site_leads_whoever_is_logged_in_to_the_page(tab: Tab,
         other = HttpApi({"/": lambda _: Response(link.encode(), "text/html")}, host="127.0.0.1", port=0, access={})
         other.start()
         try:
-            tab.open(f"http://{elsewhere}:{other.port}/")
+            tab.open(f"http://localhost:{other.port}/")
             tab.follow("document.querySelector('a').click()")
             wait_for_text(tab, "jobs of ada")
             assert tab.ask("location.search") == "?from=mail"
