@@ -58,7 +58,7 @@ integration: environments model ## tests against real servers and the rig, in sh
 	@scripts/integration.sh $(PYTEST)
 
 matrix: $(BIN)/.made system rig ## tests under further torches, Pythons and Slurms (CELLS="torch-2.15.0 python-3.9 slurm-trixie")
-	@scripts/matrix.sh $(CELLS)
+	@PYTEST="$(PYTEST)" scripts/matrix.sh $(CELLS)
 
 durations: ## the slowest tests and fixtures of the last run of each tier
 	@$(PYTHON) scripts/durations.py

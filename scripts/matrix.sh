@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # matrix.sh [CELL …]: tests under further releases of torch, further Pythons, further Slurms, each in an environment that
 # is made for it. Without a CELL: all of tests/matrix.py. A cell that cannot be made here is named and left out; in CI it
-# is a failure.
+# is a failure. PYTEST: further arguments of its tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- $(.venv/bin/python tests/matrix.py all)
@@ -21,12 +21,12 @@ for cell in "$@"; do
     slurm-*)
       scripts/slurm_release.sh "$value" ".slurm/$value" || { [ -z "${CI:-}" ] || failed=1; continue; }
       echo "matrix: $cell"
-      TIDEGAUGE_SLURM_TREE=$PWD/.slurm/$value scripts/integration.sh tests/integration/slurm || failed=1 ;;
+      TIDEGAUGE_SLURM_TREE=$PWD/.slurm/$value scripts/integration.sh ${PYTEST:-} tests/integration/slurm || failed=1 ;;
     *) echo "matrix: $cell is none of: $(.venv/bin/python tests/matrix.py all)" >&2; exit 2 ;;
   esac
 done
 if [ ${#here[@]} -gt 0 ]; then
   echo "matrix: ${here[*]}"
-  scripts/integration.sh --matrix "${here[*]}" || failed=1
+  scripts/integration.sh ${PYTEST:-} --matrix "${here[*]}" || failed=1
 fi
 exit $failed

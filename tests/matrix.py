@@ -35,7 +35,7 @@ AXES = (
     tuple(f"slurm-{suite}" for suite in SLURMS),
 )
 CELLS = tuple(cell for axis in AXES for cell in axis)
-TURNS = 3
+TURNS = 6
 
 
 def in_matrix(cell: str) -> pytest.MarkDecorator:

@@ -11,6 +11,7 @@ from chaos.play import play
 from chaos.scenarios_kills import SCENARIOS
 from chaos.site import ChaosSite, NoRigError, chaos_site
 from integration.needs import missing
+from matrix import in_turns
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(1800)]
 
@@ -26,7 +27,7 @@ def site() -> Iterator[ChaosSite]:
         missing(str(error))
 
 
-@pytest.mark.parametrize("name", PLAYED)
+@pytest.mark.parametrize("name", in_turns(PLAYED, 2))
 def test_chaos_scenario_loses_nothing_and_disturbs_no_job(
     site: ChaosSite, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

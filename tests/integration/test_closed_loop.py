@@ -47,7 +47,7 @@ def site(rig: Rig, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[S
         service.close()
 
 
-@turn(0)
+@turn(4)
 @pytest.mark.parametrize("site", ["dangerous"], indirect=True)
 def test_a_leak_is_cured_once_it_is_dangerous_and_nobody_else_is_touched(site: Site, tmp_path: Path) -> None:
     capped = ("--requeue", "--memory-fraction", str(CAP))
@@ -92,7 +92,7 @@ def test_a_leak_is_cured_once_it_is_dangerous_and_nobody_else_is_touched(site: S
     assert 'tidegauge_actions_total{action="requeue",cluster="test",outcome="done"}' in metrics
 
 
-@turn(1)
+@turn(5)
 def test_of_two_launches_side_by_side_both_are_saved_before_the_job_is_ended(site: Site, tmp_path: Path) -> None:
     cured = tmp_path / "cured"
     until = ("--until", str(cured))
@@ -111,7 +111,7 @@ def test_of_two_launches_side_by_side_both_are_saved_before_the_job_is_ended(sit
     assert saved[0]["detail"].count("2 of 2 ranks saved") == 2
 
 
-@turn(2)
+@turn(0)
 def test_a_launch_that_cannot_be_asked_keeps_the_job_from_being_ended_and_the_owner_is_told(
     site: Site, tmp_path: Path
 ) -> None:
@@ -132,7 +132,7 @@ def test_a_launch_that_cannot_be_asked_keeps_the_job_from_being_ended_and_the_ow
         assert [line["what"] for line in job.story()] == ["began", "finished"]
 
 
-@turn(0)
+@turn(1)
 def test_a_launch_that_torchrun_restarts_beside_another_keeps_its_name(site: Site, tmp_path: Path) -> None:
     def groups() -> dict[str, tuple[str, list[int]]]:
         """Key and living pids of each attempt of each group, by what `tidegauge jobs` calls it."""
@@ -194,7 +194,7 @@ def _requeued(site: Site, name: str, *launches: Job) -> None:
     eventually(lambda: "requeue" in done(site.decisions(name)), "the requeue is written down")
 
 
-@turn(1)
+@turn(2)
 def _is_in_another_attempt(job: Job) -> bool:
     """Or has ended: then what follows says so."""
     return len(job.told("began")) > 1 or job.process.poll() is not None

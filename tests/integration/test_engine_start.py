@@ -68,7 +68,7 @@ def stopped_raylet(service: Service) -> Iterator[tuple[ProcessId, subprocess.Pop
     raise AssertionError("the raylet was always quicker")
 
 
-@turn(1)
+@turn(3)
 def test_a_raylet_that_stands_still_for_longer_than_rays_limit_starts_all_the_same(service: Service) -> None:
     with stopped_raylet(service) as (raylet, up):
         stopped_s = time.monotonic()
@@ -79,6 +79,7 @@ def test_a_raylet_that_stands_still_for_longer_than_rays_limit_starts_all_the_sa
     assert service.pid_of("raylet") == raylet.pid, "it is the first one"
 
 
+@turn(3)
 def test_agents_of_ray_that_start_slowly_cost_no_raylet(service: Service) -> None:
     """They say their ports in files; a raylet that has to wait for these dies after 15 s."""
     command = [sys.executable, "-m", "tidegauge.cli.main", "up"]
@@ -114,6 +115,7 @@ def test_a_head_has_no_ray_client_server_though_grpcio_is_here(service: Service)
         assert probe.connect_ex(("127.0.0.1", RAY_CLIENT_PORT)) != 0
 
 
+@turn(5)
 def test_broken_cluster_state_is_put_aside_and_whole_one_kept_after_a_crash(service: Service) -> None:
     service.up()
     service.kill()

@@ -11,6 +11,7 @@ import pytest
 from evidence_checks import check_leak
 from evidence_runs import EvidenceRun, run_leak, run_script
 from fakegpu.rig import Rig
+from matrix import in_turns
 from tidegauge.core.evidence.brief import Confidence, EvidenceCause
 
 pytestmark = pytest.mark.rig
@@ -23,15 +24,17 @@ NO_OPTIMIZER = Path(__file__).parent / "rig_jobs" / "no_optimizer.py"
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "trainers_deque",
-        "graphs_in_list",
-        "saved_inputs",
-        "kept_exception",
-        "sample_beside_lengths",
-        "autocast_cache",
-        "ddp_buckets",
-    ],
+    in_turns(
+        [
+            "trainers_deque",
+            "graphs_in_list",
+            "saved_inputs",
+            "kept_exception",
+            "sample_beside_lengths",
+            "autocast_cache",
+            "ddp_buckets",
+        ]
+    ),
 )
 def test_line_holder_and_cause_are_found(name: str, rig: Rig, tmp_path: Path) -> None:
     environ = rig.environ(devices=1, state=tmp_path / "gpus")

@@ -296,7 +296,7 @@ def test_each_of_four_ends_leaves_the_jobs_own_counters(stand: Stand) -> None:
     assert stand.told("healthy", 0)["record"]["incidents"] == []
 
 
-@turn(0)
+@turn(4)
 @pytest.mark.parametrize("stand", ["tidegauge run"], indirect=True)
 def test_jobs_that_end_while_the_service_is_down_are_on_record_as_they_ended(stand: TidegaugeRun) -> None:
     for how in ("healthy", "cancelled"):

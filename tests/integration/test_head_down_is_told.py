@@ -22,6 +22,7 @@ from integration.needs import missing
 from integration.observability_scripts import OBSERVABILITY, brought_up
 from integration.prometheus_server import PrometheusServer, prometheus_binary
 from integration.server_process import free_port
+from matrix import turn
 from serving import Serving
 from tidegauge_exporter.metrics.service_discovery import http_sd
 
@@ -100,6 +101,7 @@ def town(tmp_path: Path) -> Iterator[Town]:
             yield Town(head_port, PrometheusServer(prometheus_url, 0), ours, on_call, switch)
 
 
+@turn(1)
 def test_dead_head_is_told_to_the_sites_own_receiver_and_by_nothing_of_ours(town: Town) -> None:
     def is_it(alert: Notified, status: str) -> bool:
         return (alert.name, alert.status, alert.labels.get("cluster")) == ("TidegaugeCoordinatorDown", status, "test")

@@ -155,7 +155,7 @@ def test_lightning_steps_are_global_steps_with_accumulation_and_validation(start
     assert warnings_of(job) == []
 
 
-@turn(0)
+@turn(5)
 def test_lightning_shows_the_memory_profile_of_two_steps_at_the_end_of_fit(start: Start) -> None:
     job = start(JOBS / "lightning_fit.py", "profiled")
     assert told(job)["global_step"] == 20
@@ -184,7 +184,7 @@ def test_lightning_trains_on_when_tidegauge_fails_and_says_so_once(start: Start)
     assert "on_train_batch_end failed; training goes on" in warnings_of(job)[0]
 
 
-@turn(1)
+@turn(2)
 def test_lightning_leaves_nothing_registered_when_the_training_raises(start: Start) -> None:
     job = start(JOBS / "lightning_fit.py", "interrupted")
     assert told(job) == {"global_step": 5, "raised": "the loss is not what it was"}
@@ -192,7 +192,7 @@ def test_lightning_leaves_nothing_registered_when_the_training_raises(start: Sta
     assert ping["checkpoint"] is None
 
 
-@turn(2)
+@turn(3)
 def test_a_lightning_rank_that_cannot_save_leaves_no_other_waiting_and_the_next_request_is_served(
     start: Start, tmp_path: Path
 ) -> None:
@@ -226,7 +226,7 @@ def test_hugging_face_steps_are_global_steps_with_accumulation_and_evaluation(st
     assert (rank.steps, rank.identity.profile) == (20, "trace")
 
 
-@turn(1)
+@turn(4)
 def test_hugging_face_shows_the_memory_profile_of_two_steps_at_the_end_of_train(start: Start) -> None:
     job = start(JOBS / "hugging_face_train.py", "profiled", CUDA_VISIBLE_DEVICES="0")
     assert told(job)["global_step"] == 20
@@ -239,7 +239,7 @@ def test_hugging_face_shows_the_memory_profile_of_two_steps_at_the_end_of_train(
     assert page.startswith("tidegauge: the page of the memory profile is not written: a page needs the package")
 
 
-@turn(2)
+@turn(5)
 def test_hugging_face_saves_once_in_a_step_in_which_the_trainer_saves_too(start: Start, tmp_path: Path) -> None:
     job = start(JOBS / "hugging_face_train.py", "saves", CUDA_VISIBLE_DEVICES="0")
     (ended,) = job.saves_on_request(multiple_of=10)
@@ -251,7 +251,7 @@ def test_hugging_face_saves_once_in_a_step_in_which_the_trainer_saves_too(start:
     assert len(list((tmp_path / "output").iterdir())) == 2  # save_total_limit
 
 
-@turn(2)
+@turn(0)
 def test_hugging_face_is_not_asked_for_a_checkpoint_that_would_lose_the_optimizer(start: Start) -> None:
     job = start(JOBS / "hugging_face_train.py", "model-only", CUDA_VISIBLE_DEVICES="0")
     assert told(job)["global_step"] == 20
@@ -259,7 +259,7 @@ def test_hugging_face_is_not_asked_for_a_checkpoint_that_would_lose_the_optimize
     assert "no checkpoint can be asked for: with save_only_model" in line
 
 
-@turn(0)
+@turn(1)
 def test_hugging_face_trains_on_when_tidegauge_fails_and_says_so_once(start: Start) -> None:
     job = start(JOBS / "hugging_face_train.py", "broken", CUDA_VISIBLE_DEVICES="0")
     assert told(job)["global_step"] == 20

@@ -17,6 +17,7 @@ import pytest
 from fake_node import MIB, STEP_S, FakeClock, FakeRank, identity
 from html_text import Page
 from integration.service import Service, eventually
+from matrix import turn
 from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.core.ids import GlobalRank, JobId, JobKey
 from tidegauge.osproc.processes import identity_of
@@ -92,6 +93,7 @@ def kill_coordinator(service: Service) -> None:
     eventually(lambda: service.get("/api/v1/status")["coordinator"] != before, "there is another coordinator")
 
 
+@turn(5)
 def test_curve_and_peaks_outlast_the_job_and_two_coordinators(service: Service, job: LeakyJob) -> None:
     def incident() -> int | None:
         job.step_now()

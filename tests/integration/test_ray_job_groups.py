@@ -156,7 +156,7 @@ def test_of_two_groups_of_workers_both_are_saved_and_both_go_on(site: Site, job:
     assert to_the_requeue(done(_decisions(site, job)))[-4:] == LADDER
 
 
-@turn(0)
+@turn(3)
 def test_with_a_group_that_cannot_be_asked_nothing_is_ended_and_the_owner_is_told_why(
     site: Site, job: RayJob, slack: FakeSlack
 ) -> None:

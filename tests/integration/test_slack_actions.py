@@ -17,6 +17,7 @@ from fakes.fake_slack import FakeMessage, FakeSlack, Fault
 from fakes.socket_mode import FakeSocketMode, buttons, clicked
 from integration.server_process import free_port
 from integration.service import Service, eventually
+from matrix import turn
 from scheduler_values import decision, facts, finding, incident
 from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.core.ids import JobKey
@@ -202,6 +203,7 @@ def test_owner_admin_and_stranger_click_and_each_gets_what_is_theirs(office: Off
         assert sample in metrics
 
 
+@turn(4)
 def test_a_click_survives_dead_processes_and_a_slack_that_is_down_and_is_done_once(office: Office) -> None:
     letter = eventually(office.to_owner, "ada's message")
 

@@ -18,6 +18,7 @@ from integration.closed_loop_site import Site, done, to_the_requeue
 from integration.needs import missing
 from integration.server_process import free_port
 from integration.service import Service, eventually
+from matrix import turn
 from tidegauge.cli.demo.jobs import last_lines
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]
@@ -168,6 +169,7 @@ def _has_plot(thread: Thread) -> bool:
     return any(reply.file and reply.file.content.startswith(PNG) for reply in thread.replies)
 
 
+@turn(1)
 def test_dead_slack_holds_up_nothing(town: Town) -> None:
     town.slack.fail("chat.postMessage", "token_revoked", times=10_000)
     with town.site.job("leaky", "--leak-rank", "1", steps=15_000) as leaky:

@@ -22,6 +22,7 @@ import pytest
 from fakegpu.rig import Rig
 from integration.service import eventually
 from integration.upgrade_releases import old_code, probe_environ, say, service_environ, why_not
+from matrix import in_turns
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.escalation_loop import NO_SUCH_COMMAND
@@ -174,7 +175,7 @@ print(base64.b64encode(pickle.dumps(summary)).decode())
 """
 
 
-@pytest.mark.parametrize("release", ["2-closed-loop", "4-slurm", "6-allocator", "7-evidence"])
+@pytest.mark.parametrize("release", in_turns(["2-closed-loop", "4-slurm", "6-allocator", "7-evidence"], 2))
 def test_a_report_of_an_old_agent_is_taken_in(release: str, rig: Rig, gpus: dict[str, str], tmp_path: Path) -> None:
     """A node's agent that was not restarted yet reports to a coordinator that was."""
     accept_former_addresses()

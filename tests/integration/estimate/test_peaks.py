@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from integration.estimate.interpreter import ROOT, estimate_python
+from matrix import turn
 
 MEDIAN_ERROR = 0.03
 WORST_ERROR = 0.10
@@ -17,6 +18,7 @@ LINES = Path(ROOT) / "tests" / "data" / "estimate" / "peaks.jsonl"
 
 
 @pytest.mark.timeout(900)
+@turn(0)
 def test_peak_reserved_of_27_recorded_jobs_is_within_the_bounds() -> None:
     command = [estimate_python(), str(Path(ROOT) / "bench" / "estimate.py"), "--json", "--lines", str(LINES)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=880)

@@ -14,6 +14,7 @@ import pytest
 from fakegpu.rig import Rig
 from integration.estimate.interpreter import estimate_python
 from integration.estimate.warm_python import WarmPython
+from matrix import turn
 
 HERE = Path(__file__).parent
 SMALL_BYTES = 1 << 20
@@ -73,6 +74,7 @@ def largest_unknown(theirs: Requests, ours: Requests, kernels: set[int]) -> int:
 
 
 @pytest.mark.rig
+@turn(2)
 @pytest.mark.parametrize("way", ["ddp", "ddp_own"])
 def test_ddp_asks_for_the_same_buckets_and_copies(
     ddp_on_the_rig: Requests, estimated: OfKind, kernels: set[int], way: str
@@ -83,6 +85,7 @@ def test_ddp_asks_for_the_same_buckets_and_copies(
 
 
 @pytest.mark.rig
+@turn(2)
 def test_ddp_with_gradients_as_views_of_its_buckets(
     rig: Rig, estimated: OfKind, kernels: set[int], tmp_path: Path
 ) -> None:
@@ -92,6 +95,7 @@ def test_ddp_with_gradients_as_views_of_its_buckets(
 
 
 @pytest.mark.rig
+@turn(2)
 def test_fsdp2_gathers_and_reduces_the_same_on_the_same_streams(
     on_the_rig: OfKind, estimated: OfKind, kernels: set[int]
 ) -> None:
@@ -101,6 +105,7 @@ def test_fsdp2_gathers_and_reduces_the_same_on_the_same_streams(
     assert sum(count for (_, side), count in ours.items() if side) > 20
 
 
+@turn(2)
 def test_the_process_is_left_as_it_was() -> None:
     code = (
         "import os, torch, torch.distributed as dist\n"

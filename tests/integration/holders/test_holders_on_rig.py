@@ -13,7 +13,7 @@ import pytest
 
 from fakegpu.rig import Rig
 from integration.needs import missing
-from matrix import torches
+from matrix import torches, turn
 
 pytestmark = pytest.mark.rig
 
@@ -116,6 +116,7 @@ def test_facts_of_a_job(answers: dict[str, dict[str, Any]]) -> None:
 
 
 @pytest.mark.timeout(300)
+@turn(4)
 def test_searching_all_the_while_does_not_end_the_process(rig: Rig, tmp_path: Path) -> None:
     names = ("outputs_list", "graphs_in_list")  # of ``stress.py``, whose reads of ``.grad`` once met ``zero_grad``
     done = job(rig, STRESS, ("10", *names), tmp_path)

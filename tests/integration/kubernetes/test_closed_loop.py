@@ -38,7 +38,7 @@ def site(kube: KubeTarget, rig: Rig, tmp_path_factory: pytest.TempPathFactory) -
         yield one
 
 
-@turn(1)
+@turn(0)
 def test_leaking_job_is_saved_restarted_and_completes_and_nobody_gets_into_it(site: KubeSite, kube: KubeTarget) -> None:
     alice = site.bench.namespace
     job = f"{alice}/leaky"
@@ -91,7 +91,7 @@ def test_leaking_job_is_saved_restarted_and_completes_and_nobody_gets_into_it(si
         assert part in page
 
 
-@turn(2)
+@turn(1)
 def test_leaking_jobset_is_restarted_as_a_whole(site: KubeSite) -> None:
     job = f"{site.bench.namespace}/set"
     site.set_mode("observe")  # as above
@@ -111,7 +111,7 @@ def test_leaking_jobset_is_restarted_as_a_whole(site: KubeSite) -> None:
     assert "GpuMemoryIncident" in [event["reason"] for event in site.events("set")]
 
 
-@turn(0)
+@turn(2)
 def test_of_two_containers_of_a_pod_both_are_saved_and_both_go_on(site: KubeSite) -> None:
     job = f"{site.bench.namespace}/pair"
     site.set_mode("observe")  # as above
@@ -136,7 +136,7 @@ def test_of_two_containers_of_a_pod_both_are_saved_and_both_go_on(site: KubeSite
     assert to_the_requeue(done(site.decisions(job)))[-4:] == LADDER
 
 
-@turn(1)
+@turn(3)
 def test_with_a_container_that_cannot_be_asked_nothing_is_ended_and_the_owner_is_told(site: KubeSite) -> None:
     job = f"{site.bench.namespace}/unasked"
     site.set_mode("act")

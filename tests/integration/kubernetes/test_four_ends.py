@@ -104,7 +104,7 @@ class FourJobs:
         return record
 
 
-@turn(2)
+@turn(4)
 def test_records_are_the_jobs_own_counters_however_they_ended(jobs: FourJobs, tmp_path: Path) -> None:
     site = jobs.site
     site.set_mode("observe")  # so that the first attempt lasts until it was seen

@@ -13,6 +13,7 @@ import pytest
 import tidegauge
 from fakegpu.rig import Rig
 from integration.server_process import free_port
+from matrix import in_turns
 from rank_profiles import rank_profile
 from tidegauge.analysis.profile.imbalance_words import imbalance_sentence
 from tidegauge.core import wire
@@ -50,13 +51,15 @@ def reported(profiles: list[StepProfile]) -> list[RankProfile]:
 
 @pytest.mark.parametrize(
     ("case", "kind", "part", "words"),
-    [
-        ("copy", ImbalanceKind.MODEL_COPY, None, "an extra copy of the model's parameters"),
-        ("stage", ImbalanceKind.MODEL_PART, Category.OPTIMIZER_STATE, "most in Stage.embed ("),
-        ("batch", ImbalanceKind.BATCH, Category.ACTIVATIONS, "the same lines hold"),
-        ("loss", ImbalanceKind.LINE, None, "uneven_ranks.py:"),
-        ("sharded", ImbalanceKind.OPTIMIZER_STATE, Category.OPTIMIZER_STATE, "for as many parameters"),
-    ],
+    in_turns(
+        [
+            ("copy", ImbalanceKind.MODEL_COPY, None, "an extra copy of the model's parameters"),
+            ("stage", ImbalanceKind.MODEL_PART, Category.OPTIMIZER_STATE, "most in Stage.embed ("),
+            ("batch", ImbalanceKind.BATCH, Category.ACTIVATIONS, "the same lines hold"),
+            ("loss", ImbalanceKind.LINE, None, "uneven_ranks.py:"),
+            ("sharded", ImbalanceKind.OPTIMIZER_STATE, Category.OPTIMIZER_STATE, "for as many parameters"),
+        ]
+    ),
 )
 def test_the_cause_is_the_one_that_the_job_was_given(
     case: str, kind: ImbalanceKind, part: Category | None, words: str, rig: Rig, tmp_path: Path

@@ -10,7 +10,7 @@ import pytest
 
 from fakegpu.rig import Rig
 from integration.allocator.recordings import rig_of
-from matrix import FIRST_TORCH, torches
+from matrix import FIRST_TORCH, in_turns, torches
 from profiled_ranks import ONE_RANK, PROFILE, TWO_RANKS, Training, check_profiles, training
 from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.probe.evidence.module_names import COMPILED, OLD_TORCH
@@ -55,7 +55,7 @@ def test_a_profile_of_a_running_rank_is_what_pytorch_and_the_model_say(mode: str
         assert by_module["Model.blocks.1.mix.0"].get(Category.ACTIVATIONS, 0) == hidden_bytes
 
 
-@pytest.mark.parametrize("mode", TWO_RANKS)
+@pytest.mark.parametrize("mode", in_turns(TWO_RANKS, 3))
 def test_profiles_of_ranks_that_share_or_shard_a_model(mode: str, rig: Rig, start: Start) -> None:
     for recording, profile, _ in check_profiles(start(rig, mode)):
         assert recording.problem is None

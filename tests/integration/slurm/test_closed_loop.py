@@ -17,7 +17,7 @@ from matrix import turn
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(1200)]
 
 
-@turn(1)
+@turn(5)
 def test_leaking_job_is_saved_requeued_and_completes_and_nobody_else_is_touched(site: Site) -> None:
     site.set_mode("observe")  # so that the first attempt lasts until it was seen
     healthy = site.submit(
@@ -87,7 +87,7 @@ def test_leaking_job_is_saved_requeued_and_completes_and_nobody_else_is_touched(
     assert 'tidegauge_actions_total{action="requeue",cluster="slurm-test",outcome="done"}' in site.metrics()
 
 
-@turn(2)
+@turn(0)
 def test_of_two_steps_side_by_side_both_are_saved_and_both_go_on(site: Site) -> None:
     """Two ``srun`` in one allocation; one leaks. The requeue ends both."""
     site.set_mode("act")

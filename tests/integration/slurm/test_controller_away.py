@@ -21,7 +21,7 @@ AWAY_S = 60
 """slurmctld in the middle of a requeue: longer than it may be silent before its answers count as old."""
 
 
-@turn(0)
+@turn(1)
 def test_controller_that_is_away_for_a_minute_in_the_middle_costs_nothing(site: Site) -> None:
     site.set_policy(NO_REQUEUE)
     leaky = site.submit(

@@ -44,7 +44,7 @@ def site(start_box: StartBox, rig: Rig) -> Iterator[Site]:
         one.close()
 
 
-@turn(1)
+@turn(3)
 def test_records_are_the_jobs_own_counters_however_they_ended(site: Site) -> None:
     healthy = _submit(site, "healthy", "n3")
     leaky = _submit(site, "leaky", "n1,n2", "--leak-rank", "1", options=MAY_REQUEUE)
