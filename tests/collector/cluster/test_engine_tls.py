@@ -114,6 +114,16 @@ def test_a_node_whose_certificate_the_head_refuses_is_told_so(tmp_path: Path) ->
         assert "refuses this node's certificate" in (why(address, other._replace(authority=ours.authority)) or "")
 
 
+def test_a_head_that_says_nothing_is_not_taken_for_one_without_tls(tmp_path: Path) -> None:
+    """As one that is stopped: the kernel takes connections for it."""
+    with socket.create_server((HEAD, 0)) as silent:
+        address = "{}:{}".format(*silent.getsockname())
+        reason = why_no_handshake(address, made(tmp_path / "node"), timeout_s=0.2)
+        assert reason is not None
+        assert "said nothing" in reason
+        assert why_no_handshake(address, None, timeout_s=0.2) is None
+
+
 def test_files_that_cannot_be_read_are_a_reason_and_no_error(tmp_path: Path) -> None:
     files = made(tmp_path / "node")
     files.key.write_text("garbage")

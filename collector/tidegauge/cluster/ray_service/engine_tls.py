@@ -130,6 +130,10 @@ def why_no_handshake(address: str, files: TlsFiles | None, *, timeout_s: float) 
             f"the certificate of the head at {address} is not one of this cluster ({error.verify_message}): copy the "
             "head's token file again, or look at engine_tls_ca_file"
         )
+    except TimeoutError:
+        if files is None:
+            return None  # Ray may try
+        return f"the head at {address} takes connections but said nothing for {timeout_s:.0f} s: is it stopped or busy?"
     except OSError:
         said = b""
     if files is None:
