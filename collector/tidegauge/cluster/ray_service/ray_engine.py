@@ -18,6 +18,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tidegauge.agent.agent_state import AgentState
 from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.cluster.incident_loops.notifying import OwnerNotified, is_notifier_wanted, tells_owners
 from tidegauge.cluster.ray_service.agent_reconciler import EngineError
@@ -29,6 +30,7 @@ from tidegauge.cluster.views import EngineNode, ReportReply
 from tidegauge.core.incidents.actions import Decision
 from tidegauge.core.views import NodeSummary
 from tidegauge.settings import Settings, comma_separated
+from tidegauge.steady_clock import read_boot_id
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +216,8 @@ class AgentActor:
         settings = Settings(**spec.settings)
         door = open_door(settings, what="/metrics")
         self._service = AgentService(
-            open_node_agent(settings), settings, node_id=node_id, reporter=RayReporter(),
+            open_node_agent(settings, state=AgentState(files.agent_state, boot_id=read_boot_id())), settings,
+            node_id=node_id, reporter=RayReporter(),
             open_metrics=lambda view, host, port: MetricsServer(view, host=host, port=port, door=door),
             advertise=lambda bound: advertised_address(bound, spec.node_address),
         )  # fmt: skip

@@ -11,7 +11,7 @@ from tidegauge.core.detector.params import DEFAULT, Params, of_host, of_largest
 from tidegauge.core.detector.signals import Derivation
 from tidegauge.core.detector.state_dicts import StateDict, plain, set_plain
 from tidegauge.core.detector.step_times import StepTimes
-from tidegauge.core.detector.watch import Finding, SignalWatch, cause_of, finding_of
+from tidegauge.core.detector.watch import Finding, SignalWatch, cause_of
 from tidegauge.core.verdicts import OK, Band, Severity, Signal, Verdict
 from tidegauge.core.wire import from_wire, to_wire
 

@@ -1,4 +1,4 @@
-"""State of the detector's parts as plain values, which an agent writes to a file: numbers, texts, lists and mappings."""
+"""State of the detector's parts as plain values, which an agent writes to a file: numbers, texts, lists, mappings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def set_plain(owner: object, names: Iterable[str], state: StateDict) -> None:
 def packed(numbers: Sequence[float]) -> str:
     """Many numbers as a short text, which is made ten times as fast as their digits. Integers stay integers."""
     try:
-        found = array("q", numbers)  # type: ignore[arg-type]  # the error tells that there are fractions
+        found = array("q", numbers)  # raises where there are fractions
     except TypeError:
         found = array("d", numbers)
     return found.typecode + b64encode(found.tobytes()).decode()
