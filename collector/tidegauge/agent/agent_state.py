@@ -1,8 +1,9 @@
 """What an agent must not forget, on disk: it is read again after any restart of the agent.
 
 ``agent/node.json`` in the state directory has the node's counters and budgets, ``agent/ranks/PID-TICKS.json`` what is
-known of one rank. Each file is one line about the file and one with its content, both JSON, and is replaced as a whole.
-All of it is of one boot: after another one no rank lives. So nothing is forced to disk (fsync(2)).
+known of one rank. Each file is one line about the file and one with its content, both JSON. A rank's is replaced as a
+whole; the node's, which changes with every poll, is overwritten by one write(2), which the end of a process does not
+tear. All of it is of one boot: after another one no rank lives. So nothing is forced to disk (fsync(2)).
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ MAX_FILE_BYTES = 1 << 20
 """Of a rank; one that has trained for a year takes 0.1 MiB."""
 MAX_BYTES = 64 << 20
 """Of all files; more are neither read nor written."""
-SAVE_EVERY_S = 10.0
-"""Of each rank. What a rank did since is read from its ring again, which holds the last 4,096 steps."""
+SAVE_EVERY_S = 20.0
+"""Of each rank. What a rank did since is read from its ring again, which holds its last 4,096 records: 41 s of steps of
+10 ms."""
 TIME_SHARE = 0.005
 """Of one core: with many ranks each is saved less often."""
 UNCLAIMED_S = 120.0
@@ -56,7 +58,7 @@ def encoded(content: StateDict, *, boot_id: str) -> bytes:
 
 def decoded(raw: bytes, *, boot_id: str) -> StateDict | None:
     """The content; ``None`` if it is of another boot. Raises ``BadStateError``."""
-    head, _, body = raw.partition(b"\n")
+    head, _, body = raw.rstrip(b" ").partition(b"\n")
     try:
         about = json.loads(head)
         if about["format"] != FORMAT:
@@ -239,13 +241,22 @@ class _Writer:
                 path.unlink(missing_ok=True)
             else:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                replace_file(path, content)
+                _overwrite(path, content) if name == _NODE else replace_file(path, content)
         except OSError as error:
             if not self._failing:
                 _log.warning("%s cannot be written, so a restarted agent will not know it: %s", path, error)
             self._failing = True
         else:
             self._failing = False
+
+
+def _overwrite(path: Path, content: bytes) -> None:
+    """In a tenth of the time of ``replace_file``. What was longer is covered with spaces."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(handle, content.ljust(os.fstat(handle).st_size), 0)
+    finally:
+        os.close(handle)
 
 
 def _name(process: ProcessId) -> str:
