@@ -164,3 +164,20 @@ def test_place_whose_file_says_nothing_of_use_is_taken_all_the_same(tmp_path: Pa
     assert place.take()
     assert place.last_port is None
     place.release()
+
+
+def test_file_that_cannot_be_made_is_tried_again_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, slept = tmp_path / "later", []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            folder.mkdir()
+
+    place = AgentPlace(folder / "agent.lock", AgentKind.ENGINE, sleep=sleep)
+    place.take_over()
+    assert len(slept) == 3
+    assert len(caplog.records) == 1
+    place.release()

@@ -90,6 +90,7 @@ class AgentPlace:
         self._sleep = sleep
         self._handle: int | None = None
         self._beat_s = float("-inf")
+        self._fails = False
         self.last_port: int | None = None
         """Of the holder before: Prometheus may know no other."""
 
@@ -108,15 +109,25 @@ class AgentPlace:
         return True
 
     def take_over(self) -> None:
-        """Take the place; a holder is asked to end, and killed where it does not. Returns when this process has it."""
+        """Take the place; a holder is asked to end, and killed where it does not. Returns when this process has it: on
+        a full disk, where the file cannot be made, when there is room again."""
         asked: dict[ProcessId, float] = {}
-        while not self.take():
+        while not self._takes():
             holder = look_at_place(self._path).holder
             if holder is not None and holder.process != self._me:
                 since_s = asked.setdefault(holder.process, self._monotonic_s())
                 is_patient = self._monotonic_s() - since_s < END_GRACE_S
                 send_signal(holder.process, signal.SIGTERM if is_patient else signal.SIGKILL)
             self._sleep(ASK_AGAIN_S)
+
+    def _takes(self) -> bool:
+        try:
+            return self.take()
+        except OSError as error:
+            if not self._fails:
+                log.warning("%s cannot be opened; trying on: %s", self._path, error.strerror or error)
+            self._fails = True
+            return False
 
     def serves_at(self, port: int) -> None:
         """Let the next holder serve on the same port."""

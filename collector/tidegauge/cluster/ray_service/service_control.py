@@ -17,8 +17,8 @@ from tidegauge.cluster.service_record import (
     RecordError,
     ServiceRecord,
     StateFiles,
+    announced_by,
     local_api,
-    read_address,
     read_record,
     remove_traces,
     take_lock,
@@ -192,7 +192,7 @@ def _agent_is_there(files: StateFiles, record: ServiceRecord) -> bool:
     place = look_at_place(files.agent_place)
     if not place.is_held or place.holder is None or place.holder.kind is not AgentKind.ENGINE:
         return False  # as yet it is the one beside the engine, at most
-    if read_address(files.agent) is None:
+    if announced_by(files.agent) != place.holder.process:
         return False
     if not record.spec.is_head:
         return True

@@ -371,8 +371,9 @@ class Supervisor:
         until_s = time.monotonic() + AGENT_FIRST_S
         while self._commands.stand_in and time.monotonic() < until_s:
             self._sleep(AGENT_LOOK_S)
-            if look_at_place(self._files.agent_place).is_held:
-                return
+            stand_in = self._agent_care.stand_in
+            if look_at_place(self._files.agent_place).is_held or stand_in is None or not is_alive(stand_in):
+                return  # it is at work, or will not come
 
     def _start_stand_in(self) -> ProcessId:
         with _open_log(self._files.logs / "stand-in.log") as output:
