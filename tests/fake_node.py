@@ -7,7 +7,9 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from tidegauge.agent.agent_state import AgentState
 from tidegauge.agent.container_run_dirs.discovery import Containers
 from tidegauge.agent.evidence.collector import open_evidence_collector
 from tidegauge.agent.evidence.node_profiles import NodeProfiles
@@ -239,6 +241,12 @@ class ScriptedDetector:
         self.fed.append(readings)
         return self.verdict
 
+    def state_dict(self) -> Mapping[str, Any]:
+        return {"fed": self.fed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.fed = list(state["fed"])
+
 
 def identity(**changes: object) -> RankIdentity:
     base = RankIdentity(JobId("job-1"), 0, GlobalRank(0), LocalRank(0), 2, "claimed-host", device_uuids=(UUID0,))
@@ -258,11 +266,12 @@ class FakeRank:
         capacity: int = 64,
         devices: int = 1,
         who: RankIdentity | None = None,
+        created_ns: int = 1,
     ) -> None:
         self.uid = os.getuid() if uid is None else uid
         self.process = process
         self.clock = clock
-        self.header = RingHeader(capacity, devices, process.pid, process.start_ticks, 1)
+        self.header = RingHeader(capacity, devices, process.pid, process.start_ticks, created_ns)
         self.path = run_dir / str(self.uid) / ring_name(process)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.seq = [0] * devices
@@ -346,12 +355,15 @@ class FakeNode:
         profiles: NodeProfiles | None = None,
         containers: Containers | None = None,
         wall_s: Callable[[], float] = lambda: 0.0,
+        state: AgentState | None = None,
+        machine: FakeNode | None = None,
     ) -> None:
-        """``evidence``: with a real collector, by these settings; ``profiles``: with these in place of its own.
+        """``machine``: of another agent, which this one follows.
+        ``evidence``: with a real collector, by these settings; ``profiles``: with these in place of its own.
         ``wall_s``: the time that reading rings takes."""
         run_dir.mkdir(exist_ok=True)
         self.run_dir = run_dir
-        self.clock = FakeClock()
+        self.clock: FakeClock = FakeClock() if machine is None else machine.clock
         self.gpus = FakeGpus(tuple(readings))
         self.procs = FakeProcs()
         self.steps = FakeSteps()
@@ -364,6 +376,8 @@ class FakeNode:
             else open_evidence_collector(evidence, hostname="node-a", clock=self.clock, profiles=profiles)
         )
         self.host_memory = FakeHostMemory()
+        if machine is not None:
+            self.gpus, self.procs, self.host_memory = machine.gpus, machine.procs, machine.host_memory
         self.detectors: list[ScriptedDetector] = []
         self.agent = NodeAgent(
             Settings(cluster="test", linger_s=linger_s),
@@ -382,6 +396,7 @@ class FakeNode:
             max_s_for_rings=math.inf,
             time_to_read=TenantTime(wall_share=WALL_SHARE, cpu_s=lambda: 0.0, wall_s=wall_s),
             detector_factory=detector_factory or self._new_detector,
+            state=state,
         )
         _agents.append(self.agent)
 

@@ -7,12 +7,13 @@ import os
 import resource
 import socket
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from tidegauge.agent.agent_state import AgentState
 from tidegauge.agent.attribution import AttributionSources
 from tidegauge.agent.container_run_dirs.discovery import Containers
 from tidegauge.agent.evidence.collector import EvidenceCollector, open_evidence_collector
@@ -56,6 +57,7 @@ from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo
 from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.persons.forgotten import Forgotten
 from tidegauge.core.views import GpuView, NodeSummary, NodeView, RankView
+from tidegauge.rate_limited_log import FewLines
 
 if TYPE_CHECKING:  # it needs pydantic, and `tidegauge run` judges without
     from tidegauge.settings import Settings
@@ -75,6 +77,33 @@ class StaleViewError(Exception):
     """No poll has completed for the time in the message."""
 
 
+_COUNTS = (
+    "records_lost", "records_refused", "detector_points",
+    "rings_skipped", "claims_overruled", "series_dropped", "poll_deferred",
+)  # fmt: skip
+"""Counters of a ``NodeView``: numbers, or numbers by reason."""
+
+
+def counts_of(view: NodeView) -> dict[str, Any]:
+    return {name: getattr(view, name) for name in _COUNTS}
+
+
+class EarlierCounts:
+    """The counters of the node's earlier agents, which those of this one go on from."""
+
+    def __init__(self, counts: Mapping[str, Any]) -> None:
+        self._counts = {name: counts[name] for name in _COUNTS if name in counts}
+
+    def with_earlier(self, view: NodeView) -> NodeView:
+        return replace(view, **{name: _sum(getattr(view, name), before) for name, before in self._counts.items()})
+
+
+def _sum(now: Any, before: Any) -> Any:
+    if isinstance(before, int):
+        return now + before
+    return {reason: now.get(reason, 0) + before.get(reason, 0) for reason in {**before, **now}}
+
+
 class PollSettings(Protocol):
     """The settings (``tidegauge.settings.Settings``) that polls need."""
 
@@ -90,7 +119,7 @@ class PollSettings(Protocol):
 
 class NodeAgent:
     """Finds and reads rings, queries NVML and /proc, judges its ranks. Uses no Ray and no HTTP, and has no
-    threads but those of ``steps``, ``holders``, ``evidence``, ``host_memory`` and ``start_searching``.
+    threads but those of ``steps``, ``holders``, ``evidence``, ``host_memory``, ``state`` and ``start_searching``.
 
     One thread calls ``poll``; any thread may call ``view`` and ``summary``.
     """
@@ -118,6 +147,7 @@ class NodeAgent:
         detector_factory: DetectorFactory = RankDetector,
         wanted: Wanted | None = None,
         marks: RunDirMarks | None = None,
+        state: AgentState | None = None,
     ) -> None:
         """``steps``: this node's slurmd. ``records``: the prolog's, by default below ``run_dirs``. ``containers``: the
         node's, which have rings as well. ``pods``: the head's answers about pods, ``None``: Kubernetes is
@@ -125,7 +155,8 @@ class NodeAgent:
         collected. ``host_memory``: of the ranks' process trees; without it only their own processes count.
         ``search_procs``: for the thread of ``start_searching``, by default ``procs``. ``max_s_for_rings``: processor
         time for the new rings of each tenant in one look; ``time_to_read``: for all rings of each in one poll.
-        ``wanted``: which ranks are watched; without it all. ``marks`` tell ``tidegauge run`` that somebody judges."""
+        ``wanted``: which ranks are watched; without it all. ``marks`` tell ``tidegauge run`` that somebody judges.
+        ``state``: of an earlier agent on this node, to go on from; ``None``: begin anew, and keep nothing."""
         self._settings = settings
         self._hostname = hostname
         self._gpus = gpus
@@ -165,7 +196,13 @@ class NodeAgent:
             host_memory=self._host_memory,
             namespaces=namespaces,
             time=time_to_read,
+            kept=self._kept_of,
         )
+        self._state = state
+        self._lines = FewLines(_log)
+        self._counted = EarlierCounts({})
+        if state is not None:
+            self._take_up(state.node())
         self._marks = marks or RunDirMarks(())
         self._polling = threading.Lock()
         self._closed = False
@@ -188,7 +225,9 @@ class NodeAgent:
             if self._closed:
                 return
             try:
-                self._view = self._round()
+                view = self._counted.with_earlier(self._round())
+                self._keep_state(view)
+                self._view = view
                 self._viewed_ns = self._clock.monotonic_ns()
                 self._poll_failures = 0
             except Exception:
@@ -277,6 +316,7 @@ class NodeAgent:
         with self._polling:
             if not self._closed:
                 self._closed = True
+                self._keep_all()
                 self._marks.close()
                 self._watches.close()
                 self._search.close()
@@ -287,6 +327,62 @@ class NodeAgent:
                     self._evidence.close()
                 if self._gpus is not None:
                     self._gpus.close()
+
+    def _take_up(self, kept: Mapping[str, Any]) -> None:
+        if not kept:
+            return
+        try:
+            self._counted = EarlierCounts(kept["counts"])
+            if self._evidence is not None and kept["budgets"] is not None:
+                self._evidence.take_up_budgets(kept["budgets"])
+        except (ValueError, KeyError, TypeError) as error:
+            _log.warning("what was kept of this node cannot be used: %s", error)
+
+    def _kept_of(self, process: ProcessId) -> Mapping[str, Any] | None:
+        """What was kept of a rank that was found just now."""
+        kept = None if self._state is None else self._state.rank(process)
+        if kept is None:
+            return None
+        try:
+            if self._evidence is not None and kept["evidence"] is not None:
+                self._evidence.take_up_rank(process, kept["evidence"])
+        except (ValueError, KeyError, TypeError) as error:
+            _log.warning("the kept readings of pid %d cannot be used: %s", process.pid, error)
+        return kept
+
+    def _state_of(
+        self, states: Mapping[ProcessId, Callable[[], Mapping[str, Any]]]
+    ) -> Callable[[ProcessId], Mapping[str, Any]]:
+        evidence = self._evidence
+
+        def of(process: ProcessId) -> Mapping[str, Any]:
+            return {**states[process](), "evidence": None if evidence is None else evidence.rank_state(process)}
+
+        return of
+
+    def _keep_state(self, view: NodeView) -> None:
+        """Let the next agent know what this one knows. Before anybody is told of ``view``'s counters, they are on their
+        way to the disk. Never raises."""
+        if self._state is None:
+            return
+        now_s = self._clock.monotonic_ns() / 1e9
+        try:
+            budgets = None if self._evidence is None else self._evidence.budgets()
+            self._state.keep_node({"counts": counts_of(view), "budgets": budgets})
+            states = self._watches.states()
+            self._state.keep_ranks(states, self._state_of(states), now_s)
+        except Exception as error:
+            text = "the agent's state could not be kept; a restarted agent may not know all of it"
+            self._lines.say(logging.ERROR, text, now_s=now_s, exc_info=error)
+
+    def _keep_all(self) -> None:
+        if self._state is None:
+            return
+        states = self._watches.states()
+        try:
+            self._state.close(states, self._state_of(states), self._clock.monotonic_ns() / 1e9)
+        except Exception:
+            _log.exception("the agent's state could not be kept at its end")
 
     def _run_dirs(self) -> Sequence[RunDir]:
         inside = () if self._containers is None else self._containers.run_dirs
@@ -420,8 +516,11 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES if hard < 0 else min(OPEN_FILES, hard), hard))
 
 
-def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ) -> NodeAgent:
-    """The agent of this machine: NVML, slurmd and kubelet where there are any, /proc, and the run directories."""
+def open_node_agent(
+    settings: Settings, environ: Mapping[str, str] = os.environ, *, state: AgentState | None = None
+) -> NodeAgent:
+    """The agent of this machine: NVML, slurmd and kubelet where there are any, /proc, and the run directories.
+    ``state``: for the one agent of the node's service."""
     from tidegauge.agent.nvml import open_nvml  # not in a base install, whose `tidegauge run` judges all the same
 
     run_dirs = watched_run_dirs(settings, environ)
@@ -450,4 +549,5 @@ def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ)
         evidence=open_evidence_collector(settings, hostname=hostname, clock=clock),
         host_memory=open_host_memory(procs),
         marks=RunDirMarks(run_dirs),
+        state=state,
     )

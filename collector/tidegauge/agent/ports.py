@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tidegauge.core.ids import DeviceUuid, JobId, ProcessId
 from tidegauge.core.jobs.kubernetes import PodCgroup
@@ -271,6 +271,12 @@ class Detector(Protocol):
         host_free_bytes: int | None = None,
     ) -> Verdict:
         """One step's readings; ``None`` is a signal that was not read at this step."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """All that it remembers, as JSON can say it."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another one was. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for what is no state."""
 
 
 DetectorFactory = Callable[[], Detector]

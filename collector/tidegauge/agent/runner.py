@@ -211,7 +211,8 @@ class AgentRunner:
     coordinator wants fewer reports, those without news are skipped (``ReportPace``).
 
     ``metrics_address`` is called at each report: the port may be known only after the start. ``monotonic_s`` is the
-    clock; ``wait`` sleeps so many seconds and returns true to stop.
+    clock; ``wait`` sleeps so many seconds and returns true to stop. ``after_poll`` is called in
+    the runner's thread; it raises nothing.
     """
 
     def __init__(
@@ -227,6 +228,7 @@ class AgentRunner:
         metrics_address: Callable[[], str | None] = lambda: None,
         monotonic_s: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
+        after_poll: Callable[[], None] = lambda: None,
     ) -> None:
         self._agent = agent
         self._reporter = reporter
@@ -243,6 +245,7 @@ class AgentRunner:
         self._news = False
         """Orders have results that are not reported yet."""
         self._wait = wait or self._sleep
+        self._after_poll = after_poll
         self._carrier = OrderCarrier(agent.carry_out, announce=self._announce, tenant_of=agent.tenant_of)
         self._thread: threading.Thread | None = None
         self._report_fails = False
@@ -272,6 +275,7 @@ class AgentRunner:
                 reports.hasten(now_s + RESULTS_AFTER_S)
             if polls.is_due(now_s):
                 self._agent.poll()
+                self._after_poll()
                 self._guarded(self._hear)
             if reports.is_due(now_s):
                 self._guarded(self._report)

@@ -6,6 +6,8 @@
 ``api.json``        address of the coordinator's API: written by the coordinator each time it starts
 ``api.sock``        socket of the API for commands on this node, without TLS or names: for root and the owner
 ``agent.json``      address of this node's ``/metrics``: written by the node agent each time it starts
+``agent/``          what a restarted node agent must know (``agent.agent_state``): written by the agent; stays
+``agent.lock``      held (flock) by the node agent at work, which says in it who it is; stays
 ``token``           the cluster's shared secret, 0600; stays
 ``tls/``            this node's certificates for the engine, 0600: written by ``up`` with ``engine_tls``; stays
 ``actions.json``    whether actions are paused (head only): written by ``policy pause`` and ``resume``; stays
@@ -67,6 +69,8 @@ class StateFiles:
         self.api = root / "api.json"
         self.api_socket = root / "api.sock"
         self.agent = root / "agent.json"
+        self.agent_state = root / "agent"
+        self.agent_place = root / "agent.lock"
         self.token = root / "token"
         self.actions = root / "actions.json"
         self.asks = root / "asks"

@@ -18,13 +18,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.profile.rank_profile import PROFILE_PEAK_ROSE, PROFILE_WARMED_UP
 from tidegauge.core.profile.request import MAX_S, TRIP_S
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import RankView
+from tidegauge.core.wire import from_wire, to_wire
 
 NEVER = float("inf")
 
@@ -77,6 +78,15 @@ class ProfilePolicy:
     def __init__(self, rules: ProfileRules = DEFAULT_RULES) -> None:
         self._rules = rules
         self._ranks: dict[ProcessId, _Rank] = {}
+        self._earlier: dict[ProcessId, _Rank] = {}
+        """Of an earlier agent, of ranks that have no view yet."""
+
+    def state_dict(self, process: ProcessId) -> Any:
+        return to_wire(self._ranks.get(process))
+
+    def load_state_dict(self, process: ProcessId, state: Mapping[str, Any]) -> None:
+        """Raises ``ValueError`` for what is no state."""
+        self._earlier[process] = from_wire(_Rank, state)
 
     def wanted(
         self, views: Sequence[RankView], profiled: Mapping[ProcessId, int], now_s: float
@@ -121,7 +131,7 @@ class ProfilePolicy:
 
     def _taken(self, view: RankView, now_s: float) -> _Rank:
         peak_bytes = peak_of(view)
-        known = self._ranks.get(view.process)
+        known = self._ranks.get(view.process) or self._earlier.pop(view.process, None)
         if known is None:
             return _Rank(peak_bytes, now_s, view.steps)
         if peak_bytes > known.peak_bytes * (1 + self._rules.grown_by):

@@ -233,11 +233,11 @@ class NodeView:
     rings_skipped: Mapping[str, int] = field(default_factory=dict)
     """Ring files refused so far, by reason (``truncated``, ``version``, ``magic``, ``symlink``, ``owner`` …)."""
     records_lost: int = 0
-    """Records overwritten before they were read, since the agent began."""
+    """Records overwritten before they were read so far, by earlier agents too."""
     records_refused: int = 0
-    """Well-formed records whose figures cannot be true, since the agent began."""
+    """Well-formed records whose figures cannot be true, so far."""
     detector_points: int = 0
-    """Readings that the leak detector was given, of all ranks, since the agent began."""
+    """Readings that the leak detector was given, of all ranks, so far."""
     claims_overruled: Mapping[str, int] = field(default_factory=dict)
     """Ranks so far whose claim the kernel or the driver contradicts, by claim (``job_id``, ``uuid``); ``rank``: they
     named more ranks than one process is."""

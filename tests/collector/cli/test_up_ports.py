@@ -15,7 +15,7 @@ from tidegauge.cluster.ray_service.node_command import PORT_OPTIONS
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> int:
     """The first of 16 ports in a row that nobody has."""
-    monkeypatch.setattr(service_control, "run_in_foreground", lambda _: 0)
+    monkeypatch.setattr(service_control, "run_in_foreground", lambda _, **__: 0)
     for first in range(20_000, 30_000, 16):
         with socket.socket() as head, socket.socket() as other:
             try:

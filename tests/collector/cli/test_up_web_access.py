@@ -103,7 +103,7 @@ def test_a_file_that_broke_since_is_for_status_to_tell(files: StateFiles, capsys
 def test_in_the_foreground_it_is_said_before_the_service_begins(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_control, "run_in_foreground", lambda _: 0)
+    monkeypatch.setattr(service_control, "run_in_foreground", lambda _, **__: 0)
     settings = (f"state_dir={tmp_path}/s", "engine_port=0", "listen_host=0.0.0.0")
     assert main(["up", "--foreground", *(part for one in settings for part in ("--set", one))]) == 0
     captured = capsys.readouterr()
@@ -136,7 +136,7 @@ def test_a_head_that_asks_by_more_than_files_says_what_nodes_leave_open(
 def test_up_refuses_a_login_that_cannot_work_and_says_the_next_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, setting: str, told: str
 ) -> None:
-    monkeypatch.setattr(service_control, "run_in_foreground", lambda _: 0)
+    monkeypatch.setattr(service_control, "run_in_foreground", lambda _, **__: 0)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert main(["up", "--foreground", "--set", f"state_dir={tmp_path}/s", "--set", setting]) == 2

@@ -12,13 +12,14 @@ import pytest
 
 from tidegauge.agent.direct_reporter import DirectReporter
 from tidegauge.agent.node_agent import NodeAgent, StaleViewError, open_node_agent
+from tidegauge.cluster.ray_service.agent_place import AgentKind, AgentPlace, look_at_place
 from tidegauge.cluster.ray_service.agent_service import AgentService
 from tidegauge.cluster.views import ReportReply
 from tidegauge.core.jobs.settings import JobSettings, digest
 from tidegauge.core.views import NodeSummary, NodeView
 from tidegauge.settings import Settings
 from tidegauge_exporter.metrics.server import MetricsServer
-from waiting import PATIENCE_S
+from waiting import PATIENCE_S, eventually
 
 
 class Listener:
@@ -44,14 +45,14 @@ def listener() -> Listener:
     return Listener()
 
 
-def service(tmp_path: Path, listener: Listener, **changes: object) -> AgentService:
+def service(tmp_path: Path, listener: Listener, *, place: AgentPlace | None = None, **changes: object) -> AgentService:
     values: dict[str, object] = {
         "run_dir": tmp_path, "poll_period_s": 0.05, "report_period_s": 0.05, "metrics_port": 0,
     }  # fmt: skip
     settings = Settings.model_validate(values | changes)
     return AgentService(
         open_node_agent(settings), settings, node_id="n1", reporter=DirectReporter(listener.report),
-        open_metrics=open_metrics, advertise=lambda bound: bound.replace("127.0.0.1", "node7"),
+        open_metrics=open_metrics, advertise=lambda bound: bound.replace("127.0.0.1", "node7"), place=place,
     )  # fmt: skip
 
 
@@ -131,3 +132,27 @@ def test_a_host_that_is_not_ours_costs_metrics_not_the_reports(
         assert "cannot be served on 192.0.2.77" in caplog.text
     finally:
         other.stop()
+
+
+def test_next_agent_serves_on_the_port_that_the_one_before_was_given(tmp_path: Path, listener: Listener) -> None:
+    addresses = []
+    for _ in range(2):
+        place = AgentPlace(tmp_path / "agent.lock", AgentKind.ENGINE)
+        assert place.take()
+        running = service(tmp_path, listener, place=place)
+        running.start()
+        addresses.append(running.metrics_address)
+        running.stop()
+    assert addresses[0] == addresses[1] is not None
+
+
+def test_agent_at_work_gives_signs_of_life_and_its_place_back_at_the_end(tmp_path: Path, listener: Listener) -> None:
+    place = AgentPlace(tmp_path / "agent.lock", AgentKind.ENGINE)
+    assert place.take()
+    running = service(tmp_path, listener, place=place)
+    running.start()
+    first = look_at_place(tmp_path / "agent.lock")
+    assert first.is_held
+    eventually(lambda: look_at_place(tmp_path / "agent.lock").beat_ns > first.beat_ns)
+    running.stop()
+    assert not look_at_place(tmp_path / "agent.lock").is_held

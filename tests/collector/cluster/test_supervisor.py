@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tidegauge.cluster.ray_service import service_control
+from tidegauge.cluster.ray_service.agent_place import AgentKind, AgentPlace, look_at_place
 from tidegauge.cluster.ray_service.supervisor import RestartPace
 from tidegauge.cluster.service_record import (
     NodeSpec,
@@ -31,13 +32,23 @@ import time
 from pathlib import Path
 from tidegauge.cluster.service_record import StateFiles, read_spec
 from tidegauge.cluster.ray_service.supervisor import EngineCommands, RestartPace, supervise
-root, start, deploy = sys.argv[1:]
+root, start, deploy, stand_in, keeps_trying = sys.argv[1:]
 files = StateFiles(Path(root))
 fast = RestartPace(0.02, 0.02, 0.1, end_grace_s=0.02, end_deadline_s=60, monotonic_s=lambda: 20 * time.monotonic())
-commands = EngineCommands(["sh", "-c", start], ["sh", "-c", deploy])
-sys.exit(supervise(read_spec(files.node), files, commands, pace=fast))
+alone = [sys.executable, "-c", stand_in, str(files.agent_place)] if stand_in else []
+commands = EngineCommands(["sh", "-c", start], ["sh", "-c", deploy], alone)
+sys.exit(supervise(read_spec(files.node), files, commands, pace=fast, keeps_trying=keeps_trying == "yes"))
 """
 """Waits of seconds pass in hundredths, and those for a coordinator twenty times as fast."""
+
+STAND_IN = """
+import signal, sys
+from pathlib import Path
+from tidegauge.cluster.ray_service.agent_place import AgentKind, AgentPlace
+if AgentPlace(Path(sys.argv[1]), AgentKind.STAND_IN).take():
+    signal.pause()
+"""
+"""An agent that only takes the place."""
 
 WITHIN_S = 60.0
 CORRUPTED = (
@@ -71,14 +82,17 @@ class Node:
         says = f"echo '{says.format(gcs=self.files.gcs)}' > {logs}/gcs_server.err"
         return f"test -e {self.files.gcs}/{name} && {{ mkdir -p {logs}; {says}; exit 1; }}"
 
-    def supervise(self, start: str, deploy: str = "true", *, is_head: bool = True) -> None:
+    def supervise(
+        self, start: str, deploy: str = "true", *, is_head: bool = True, stand_in: str = "", keeps_trying: bool = False
+    ) -> None:
         spec = NodeSpec(
             state_dir=str(self.files.root), engine_dir=str(self.files.root / "engine"),
             token_file=str(self.files.token), head_address="127.0.0.1:1", node_address="127.0.0.1", is_head=is_head,
             settings={},
         )  # fmt: skip
         write_spec(self.files, spec)
-        command = [sys.executable, "-c", SUPERVISE, str(self.files.root), start, deploy]
+        keeps = "yes" if keeps_trying else "no"
+        command = [sys.executable, "-c", SUPERVISE, str(self.files.root), start, deploy, stand_in, keeps]
         self.supervisor = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
 
     def until(self, true: Callable[[], object]) -> None:
@@ -98,6 +112,10 @@ class Node:
     def raylets(self) -> list[ProcessId]:
         assert self.supervisor is not None
         return [s.process for s in descendants(self.supervisor.pid) if s.name == "raylet" and not s.ended]
+
+    def holder(self) -> ProcessId | None:
+        state = look_at_place(self.files.agent_place)
+        return state.holder.process if state.is_held and state.holder is not None else None
 
     def close(self) -> None:
         if self.supervisor is not None and self.supervisor.poll() is None:
@@ -237,7 +255,7 @@ def test_a_second_supervisor_for_the_same_state_directory_refuses(node: Node, sh
     node.supervise(node.engine)
     node.until(lambda: node.phase == "running")
     assert node.record is not None
-    command = [sys.executable, "-c", SUPERVISE, str(node.files.root), "true", "true"]
+    command = [sys.executable, "-c", SUPERVISE, str(node.files.root), "true", "true", "", "no"]
     assert subprocess.run(command, capture_output=True, timeout=WITHIN_S, check=False).returncode == 3
     assert node.phase == "running"
 
@@ -274,3 +292,60 @@ def test_a_coordinator_that_failed_to_start_later_is_started_again(node: Node, s
     node.supervise(node.engine, f"echo once >> {calls}")
     node.until(lambda: calls.exists() and len(calls.read_text().split()) >= 2)
     assert node.phase == "running"
+
+
+def test_node_has_an_agent_beside_the_engine_that_outlives_the_engines_restart(node: Node) -> None:
+    node.supervise(node.engine, stand_in=STAND_IN)
+    node.until(lambda: node.phase == "running" and node.holder())
+    stand_in, (raylet,) = node.holder(), node.raylets()
+    send_signal(raylet, signal.SIGKILL)
+    node.until(lambda: node.phase == "running" and node.raylets() not in ([], [raylet]))
+    assert node.holder() == stand_in is not None
+    node.close()
+    assert not is_alive(stand_in)
+
+
+def test_agent_beside_the_engine_that_is_killed_is_followed_by_another(node: Node) -> None:
+    node.supervise(node.engine, stand_in=STAND_IN)
+    node.until(lambda: node.phase == "running" and node.holder())
+    first = node.holder()
+    assert first is not None
+    send_signal(first, signal.SIGKILL)
+    node.until(lambda: node.holder() not in (None, first))
+
+
+def test_agent_beside_the_engine_that_is_stopped_is_followed_by_another(node: Node) -> None:
+    node.supervise(node.engine, stand_in=STAND_IN)
+    node.until(lambda: node.phase == "running" and node.holder())
+    first = node.holder()
+    assert first is not None
+    send_signal(first, signal.SIGSTOP)
+    node.until(lambda: node.holder() not in (None, first))
+    assert not is_alive(first)
+
+
+def test_engines_agent_takes_the_place_and_the_supervisor_leaves_it_there(node: Node) -> None:
+    node.supervise(node.engine, stand_in=STAND_IN)
+    node.until(lambda: node.phase == "running" and node.holder())
+    beside = node.holder()
+    assert beside is not None
+    place = AgentPlace(node.files.agent_place, AgentKind.ENGINE)
+    place.take_over()
+    node.until(lambda: not is_alive(beside))
+    ours = node.holder()
+    time.sleep(0.2)  # ten looks
+    assert node.holder() == ours != beside
+    place.release()
+    node.until(lambda: node.holder() not in (None, ours))
+
+
+def test_node_that_keeps_trying_has_an_agent_before_its_head_was_ever_there(node: Node) -> None:
+    node.supervise(node.engine, is_head=False, stand_in=STAND_IN, keeps_trying=True)
+    node.until(lambda: node.phase == "restarting" and node.holder())
+    stand_in = node.holder()
+    assert "is the head up" in str(node.record and node.record.detail)
+    node.close()
+    assert node.supervisor is not None
+    assert node.supervisor.returncode == 0
+    assert stand_in is not None
+    assert not is_alive(stand_in)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from tidegauge.core.jobs.tenants import Tenant
+from tidegauge.core.wire import from_wire, to_wire
 
 HOUR_S = 3600.0
 PIECES_OF_TENANT = 60
@@ -28,6 +30,15 @@ class EvidenceBudget:
     def __init__(self) -> None:
         self._pieces: deque[_Spent] = deque()
         self._stored: deque[_Spent] = deque()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"pieces": to_wire(tuple(self._pieces)), "stored": to_wire(tuple(self._stored))}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up an earlier agent's use. Raises ``ValueError`` or ``KeyError``."""
+        pieces, stored = (from_wire(tuple[_Spent, ...], state[name]) for name in ("pieces", "stored"))
+        self._pieces.extend(pieces)
+        self._stored.extend(stored)
 
     def take(self, tenant: Tenant, now_s: float) -> bool:
         """Take one piece, if there is one left for this tenant."""

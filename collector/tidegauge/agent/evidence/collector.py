@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidegauge.agent.evidence.attempts import EvidenceAttempts
 from tidegauge.agent.evidence.budget import EvidenceBudget
@@ -125,6 +125,30 @@ class EvidenceCollector:
         self._wanted_before: frozenset[str] | None = None
         """The last known ``_wanted``; ``None``: none since this agent began."""
         self._thread: threading.Thread | None = None
+
+    def budgets(self) -> dict[str, Any]:
+        """What was used of the hourly limits, as JSON can say it."""
+        profiles = None if self._profiles is None else self._profiles.budget.state_dict()
+        return {"evidence": self._budget.state_dict(), "profiles": profiles}
+
+    def take_up_budgets(self, state: Mapping[str, Any]) -> None:
+        """Go on from an earlier agent's ``budgets``. Raises ``ValueError``, ``KeyError`` or ``TypeError``."""
+        self._budget.load_state_dict(state["evidence"])
+        if self._profiles is not None and state["profiles"] is not None:
+            self._profiles.budget.load_state_dict(state["profiles"])
+
+    def rank_state(self, process: ProcessId) -> dict[str, Any]:
+        """What is remembered of a rank beside its files, as JSON can say it."""
+        profile = None if self._profiles is None else self._profiles.state_dict(process)
+        return {"readings": self._readings.state_dict(process), "profile": profile}
+
+    def take_up_rank(self, process: ProcessId, state: Mapping[str, Any]) -> None:
+        """Go on from an earlier agent's ``rank_state``, before the first view of the rank. Raises ``ValueError``,
+        ``KeyError`` or ``TypeError``."""
+        if state["readings"] is not None:
+            self._readings.load_state_dict(process, state["readings"])
+        if self._profiles is not None and state["profile"] is not None:
+            self._profiles.load_state_dict(process, state["profile"])
 
     def look(
         self,

@@ -81,6 +81,14 @@ class NodeProfiles:
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
 
+    def state_dict(self, process: ProcessId) -> Any:
+        """What the policy remembers of a rank, as JSON can say it."""
+        return self._policy.state_dict(process)
+
+    def load_state_dict(self, process: ProcessId, state: Mapping[str, Any]) -> None:
+        """Raises ``ValueError`` for what is no state."""
+        self._policy.load_state_dict(process, state)
+
     def look(
         self,
         views: Sequence[RankView],

@@ -7,11 +7,13 @@ import resource
 import threading
 import time
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from tidegauge.agent.evidence.budget import HOUR_S
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.units import format_duration
+from tidegauge.core.wire import from_wire, to_wire
 
 CPU_S_OF_TENANT = 600.0
 """In an hour: a sixth of one core, at low priority. A profile of 3,000 events takes 1.0 s: eight ranks can be profiled
@@ -37,6 +39,16 @@ class ProfileBudget:
         self._of_node_s = of_node_s
         self._lock = threading.Lock()
         self._spent: deque[_Spent] = deque()
+
+    def state_dict(self) -> dict[str, Any]:
+        with self._lock:
+            return {"spent": to_wire(tuple(self._spent))}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up an earlier agent's use. Raises ``ValueError`` or ``KeyError``."""
+        spent = from_wire(tuple[_Spent, ...], state["spent"])
+        with self._lock:
+            self._spent.extend(spent)
 
     def spend(self, tenant: Tenant, cpu_s: float, now_s: float) -> None:
         with self._lock:

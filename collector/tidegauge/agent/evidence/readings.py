@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidegauge.core.evidence.cause_input import MemoryGrowth
 from tidegauge.core.ids import DeviceUuid, ProcessId
@@ -33,12 +33,26 @@ class RankReadings:
 
     def __init__(self) -> None:
         self._series: dict[ProcessId, _Series] = {}
+        self._earlier: dict[ProcessId, _Series] = {}
+        """Of an earlier agent, of ranks that have no view yet."""
+
+    def state_dict(self, process: ProcessId) -> dict[str, Any] | None:
+        series = self._series.get(process)
+        return None if series is None else series.state_dict()
+
+    def load_state_dict(self, process: ProcessId, state: Mapping[str, Any]) -> None:
+        """Raises ``ValueError``, ``KeyError`` or ``TypeError`` for what is no state."""
+        self._earlier[process] = _Series()
+        self._earlier[process].load_state_dict(state)
 
     def take(self, views: Sequence[RankView], gpus: Sequence[GpuView], now_s: float) -> None:
         """One round's readings of the ranks that there are; others are forgotten. ``now_s`` is a monotonic clock."""
         others = {gpu.uuid: gpu.other_processes_bytes for gpu in gpus}
         before = self._series
-        self._series = {view.process: before.get(view.process) or _Series() for view in views}
+        self._series = {
+            view.process: before.get(view.process) or self._earlier.pop(view.process, None) or _Series()
+            for view in views
+        }
         for view in views:
             if view.alive:
                 self._series[view.process].add(_reading(view, others), now_s)
@@ -54,6 +68,13 @@ class _Series:
         self._apart_s = FIRST_APART_S
         self._points: list[tuple[float, Reading]] = []
         self._last: Reading | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"apart_s": self._apart_s, "points": [[at_s, list(one)] for at_s, one in self._points]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._apart_s = state["apart_s"]
+        self._points = [(at_s, Reading(*one)) for at_s, one in state["points"]]
 
     def add(self, reading: Reading, now_s: float) -> None:
         self._last = reading

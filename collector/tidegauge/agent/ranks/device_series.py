@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from tidegauge.agent.ports import Detector, DetectorFactory
 from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.samples import TICKS_ALONE_S, EventCode, RecordKind, Sample
 from tidegauge.core.verdicts import OK, Signal, Verdict, alarm_level
+from tidegauge.core.wire import from_wire, to_wire
 
 # Memory of a process outside PyTorch's allocator: NVML's figure minus ``reserved``, both of the same moment.
 # The two are read at different times. A segment that the allocator takes or gives back in between would look like
@@ -36,6 +37,13 @@ class NontorchMeter:
         """The last settled figure; ``None`` before the first, and while NVML does not tell the process's bytes."""
         self._last: Sample | None = None
         self._waiting: _Waiting | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Without a figure that waits: the driver is asked again."""
+        return {"bytes": self.bytes, "last": to_wire(self._last)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.bytes, self._last = state["bytes"], _sample(state["last"])
 
     def nvml_says(self, used_bytes: int | None, *, mono_ns: int) -> None:
         """``used_bytes`` on this device at ``mono_ns`` on CLOCK_MONOTONIC. Call before feeding the poll's records."""
@@ -92,6 +100,15 @@ class StepRuns:
         self._last_step_s: float | None = None
         self._run_began_s = self._run_ended_s = first_s
 
+    def state_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> StepRuns:
+        runs = cls(0.0)
+        vars(runs).update({name: state[name] for name in vars(runs)})
+        return runs
+
     @property
     def stepped(self) -> bool:
         return self._last_step_s is not None
@@ -117,6 +134,16 @@ class StepRuns:
     def is_rare(self, now_s: float) -> bool:
         """Whether a step that ended now would not be in a run with the one before; true before the first."""
         return self._last_step_s is None or now_s - self._last_step_s >= RARE_STEP_S
+
+
+_NUMBERS = (
+    "highest_allocated_bytes", "highest_reserved_bytes", "fraction", "private_free_bytes", "_ticks", "_last_tick_ns",
+)  # fmt: skip
+_SAMPLES = ("last", "out_of_memory", "_baseline", "_last_step")
+
+
+def _sample(kept: Any) -> Sample | None:
+    return None if kept is None else from_wire(Sample, kept)
 
 
 _MILLIONTHS = 1_000_000
@@ -151,6 +178,34 @@ class DeviceSeries:
         """Begins with a pause between steps, ends with a run of them."""
         self._ticks = 0
         self._last_tick_ns = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is remembered, once the records that were taken are judged."""
+        return {
+            **{name: getattr(self, name) for name in _NUMBERS},
+            **{name: to_wire(getattr(self, name)) for name in _SAMPLES},
+            "meter": self.meter.state_dict(),
+            "runs": None if self._runs is None else self._runs.state_dict(),
+            "by_steps": None if self._by_steps is None else self._by_steps.state_dict(),
+            "by_time": None if self._by_time is None else self._by_time.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another one was. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for what is no state."""
+        for name in _NUMBERS:
+            setattr(self, name, state[name])
+        for name in _SAMPLES:
+            setattr(self, name, _sample(state[name]))
+        self.meter.load_state_dict(state["meter"])
+        self._runs = None if state["runs"] is None else StepRuns.of_state(state["runs"])
+        self._by_steps, self._by_time = self._detector(state["by_steps"]), self._detector(state["by_time"])
+
+    def _detector(self, state: Mapping[str, Any] | None) -> Detector | None:
+        if state is None:
+            return None
+        detector = self._detector_factory()
+        detector.load_state_dict(state)
+        return detector
 
     def take(self, sample: Sample) -> None:
         """One new record, in order. Judged later, by ``judge``, when the poll's other readings are known."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidegauge.agent.attribution import Attribution, IdentityProof, attribute
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts
@@ -127,6 +127,29 @@ class RankState:
         self._gpu: GpuReading | None = None
         self._began_ns: int | None = None
         self._broken = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What records told, which may have been overwritten since; claims are read again, and sources asked."""
+        return {
+            "devices": [[series.device, series.state_dict()] for series in self._devices.values()],
+            "primary": self._primary,
+            "began_ns": self._began_ns,
+            "overruled": sorted(self.overruled),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another one was. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for what is no state; then
+        this one is of no further use."""
+        for device, kept in state["devices"]:
+            self._devices[device] = DeviceSeries(device, self._detector_factory)
+            self._devices[device].load_state_dict(kept)
+        self._primary, self._began_ns = state["primary"], state["began_ns"]
+        self.overruled = set(state["overruled"])
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the detector has not failed on it."""
+        return not self._broken
 
     @property
     def known(self) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tidegauge.agent.attribution import AttributionSources, SourceAnswer
 from tidegauge.agent.evidence.files import RankFolder
@@ -133,6 +134,11 @@ class _Watch:
         """Its command socket beside its ring, whose owner the kernel confirmed."""
         self.tenant = self.facts.tenant
 
+    def state_dict(self) -> Mapping[str, Any]:
+        return {
+            "reader": self.reader.position(), "rank": self.rank.state_dict(), "counted": sorted(self.counted),
+        }  # fmt: skip
+
     @property
     def over_s(self) -> float | None:
         """Time of the end, after which nothing more comes; ``None`` for a rank that is watched."""
@@ -154,8 +160,11 @@ class WatchedRanks:
         host_memory: HostMemorySource,
         namespaces: NamespacesOfPods,
         time: TenantTime | None = None,
+        kept: Callable[[ProcessId], Mapping[str, Any] | None] = lambda _: None,
     ) -> None:
-        """``rings``: takes back those that are no longer watched, and waits for no file."""
+        """``rings``: takes back those that are no longer watched, and waits for no file. ``kept``: the ``state_of`` a
+        rank by an earlier agent, or ``None``."""
+        self._kept = kept
         self._rings = rings
         self._procs = procs
         self._attribution = attribution
@@ -220,19 +229,45 @@ class WatchedRanks:
                 self._not_shown.add("ranks", process, now_s=now_s)
                 self._rings.set_aside(one.ring)
                 continue
-            names = self._names.of(process)
-            rank = RankState(one.facts, one.user_name, self._hostname, self._detector_factory, names)
-            watch = _Watch(one.ring, one.reader, one.facts, rank, ancestors=one.ancestors)
-            watch.tenant = one.tenant
+            watch = self._watch_of(one, one.reader, now_s)
             try:
                 usage = self._procs.usage(process)
             except OSError as error:
                 self._rings.give_up(one.ring, error, now_s)
                 continue
-            rank.host = None if usage is None else self._host_of(process, usage)
+            watch.rank.host = None if usage is None else self._host_of(process, usage)
             self._watches[one.ring.place] = watch
             self._lines.say(logging.INFO, "watching pid %d of %s", process.pid, one.user_name, now_s=now_s)
         self._count_tenants()
+
+    def _watch_of(self, one: FoundRing, reader: RingReader, now_s: float) -> _Watch:
+        """Where an earlier agent was, or else from the beginning of what the ring holds."""
+
+        def begun() -> _Watch:
+            rank = RankState(
+                one.facts, one.user_name, self._hostname, self._detector_factory, self._names.of(one.facts.process)
+            )
+            watch = _Watch(one.ring, reader, one.facts, rank, ancestors=one.ancestors)
+            watch.tenant = one.tenant
+            return watch
+
+        watch, kept = begun(), self._kept(one.facts.process)
+        if kept is None:
+            return watch
+        try:
+            watch.rank.load_state_dict(kept["rank"])
+            watch.counted = set(kept["counted"])
+            reader.go_on_from(kept["reader"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            pid = one.facts.process.pid
+            text = "pid %d is judged anew: what was kept of it cannot be used: %s"
+            self._lines.say(logging.WARNING, text, pid, error, now_s=now_s)
+            return begun()
+        return watch
+
+    def states(self) -> dict[ProcessId, Callable[[], Mapping[str, Any]]]:
+        """Of each rank that is judged: what another agent needs to go on, as JSON can say it."""
+        return {watch.facts.process: watch.state_dict for watch in self._watches.values() if watch.rank.is_judged}
 
     def _host_of(self, process: ProcessId, usage: ProcessUsage) -> HostMemory | None:
         """Memory of the process tree; of the process alone while that is unknown."""

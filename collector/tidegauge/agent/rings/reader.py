@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tidegauge.core.ids import RankIdentity
@@ -137,6 +137,20 @@ class RingReader:
         self._at_the_end = False
         """The last slots that were read hold no new record yet."""
         self._read_identity(page)
+
+    def position(self) -> dict[str, Any]:
+        """Where the next read begins, as JSON can say it."""
+        return {"ring": list(self.header), "next": self._next, "kept_mono_ns": self._kept_mono_ns}
+
+    def go_on_from(self, position: Mapping[str, Any]) -> None:
+        """Begin where another reader of this ring was. Raises ``ValueError`` or ``KeyError`` for what is no position in
+        it."""
+        at, kept_mono_ns = position["next"], position["kept_mono_ns"]
+        if position["ring"] != list(self.header) or len(at) != len(self._next) or len(kept_mono_ns) != len(at):
+            raise ValueError("it is of another ring")
+        if any(not 1 <= seq <= newest + 1 for seq, newest in zip(at, self.newest_when_opened)):
+            raise ValueError("it lies behind the newest record")
+        self._next, self._kept_mono_ns = list(at), list(kept_mono_ns)
 
     def read(self, limit: int = MAX_RECORDS_PER_READ) -> list[Sample]:
         """The new records to judge, oldest first within a device, out of at most ``limit``.

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if args.foreground:
         if (warning := _warning(spec)) is not None:
             print(f"tidegauge up: warning: {warning}", file=sys.stderr)
-        return service_control.run_in_foreground(files)
+        return service_control.run_in_foreground(files, keeps_trying=not spec.is_head)
     supervisor = service_control.start_in_background(files)
     try:
         with progress("up") as say:

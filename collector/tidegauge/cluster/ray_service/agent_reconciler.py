@@ -24,7 +24,7 @@ RETRY_S = 5.0
 """Between two attempts on one node: creating an actor takes 1-2 s, more on a busy host."""
 WEDGED_S = 60.0
 """An agent without a report for this long is replaced. Long, because a host under memory pressure stalls for many
-seconds, and a restart costs the agent its detector state."""
+seconds, and a new agent has to begin with what the old one saved."""
 
 
 class Engine(Protocol):

@@ -7,7 +7,6 @@ All actors are thin: each reads ``node.json`` of its node, builds a plain class 
 from __future__ import annotations
 
 import logging
-import logging.handlers
 import os
 import time
 import uuid
@@ -18,12 +17,13 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.cluster.incident_loops.notifying import OwnerNotified, is_notifier_wanted, tells_owners
+from tidegauge.cluster.ray_service.agent_place import AgentKind, AgentPlace
 from tidegauge.cluster.ray_service.agent_reconciler import EngineError
-from tidegauge.cluster.ray_service.agent_service import AgentService
+from tidegauge.cluster.ray_service.agent_service import open_agent_service
 from tidegauge.cluster.ray_service.former_addresses import accept_former_addresses
 from tidegauge.cluster.ray_service.node_command import NODE_SPEC_VARIABLE
+from tidegauge.cluster.ray_service.service_logs import log_to
 from tidegauge.cluster.service_record import NodeSpec, StateFiles, announce, read_spec
 from tidegauge.cluster.views import EngineNode, ReportReply
 from tidegauge.core.incidents.actions import Decision
@@ -40,7 +40,6 @@ CALL_TIMEOUT_S = 5.0
 ASK_AGAIN_S = 0.5
 TELL_TIMEOUT_S = 30.0
 """A message and its plot are three or four requests to Slack."""
-LOG_BYTES = 5_000_000
 
 
 def deploy(spec: NodeSpec, *, timeout_s: float) -> str:
@@ -133,7 +132,7 @@ class CoordinatorActor:
         accept_former_addresses()
         keep_pauses_short()
         spec, files = _this_node()
-        _log_to(files.logs / "coordinator.log")
+        log_to(files.logs / "coordinator.log")
         settings = Settings(**spec.settings)
         coordinator = Coordinator(
             wall_s=time.time, monotonic_s=time.monotonic, incarnation=uuid.uuid4().hex[:12], linger_s=settings.linger_s,
@@ -179,7 +178,7 @@ class NotifierActor:
         from tidegauge.cluster.ray_service.notifier import NotifierService
 
         spec, files = _this_node()
-        _log_to(files.logs / "notifier.log")
+        log_to(files.logs / "notifier.log")
         self._service = NotifierService(Settings(**spec.settings), files, os.environ, say=_say_to_coordinator)
         self._service.start()
 
@@ -205,19 +204,11 @@ class AgentActor:
     """One node's agent as an actor. Threads that it starts here do all its work, so that a restart starts them too."""
 
     def __init__(self, node_id: str) -> None:
-        from tidegauge.http.door_start import open_door
-        from tidegauge_exporter.metrics.server import MetricsServer
-        from tidegauge_exporter.metrics.service_discovery import advertised_address
-
         spec, files = _this_node()
-        _log_to(files.logs / "agent.log")
-        settings = Settings(**spec.settings)
-        door = open_door(settings, what="/metrics")
-        self._service = AgentService(
-            open_node_agent(settings), settings, node_id=node_id, reporter=RayReporter(),
-            open_metrics=lambda view, host, port: MetricsServer(view, host=host, port=port, door=door),
-            advertise=lambda bound: advertised_address(bound, spec.node_address),
-        )  # fmt: skip
+        log_to(files.logs / "agent.log")
+        place = AgentPlace(files.agent_place, AgentKind.ENGINE)
+        place.take_over()
+        self._service = open_agent_service(spec, files, node_id=node_id, reporter=RayReporter(), place=place)
         self._service.start()
         announce(files.agent, self._service.metrics_address or "")
 
@@ -309,15 +300,3 @@ def _say_to_coordinator(standing: Mapping[str, str]) -> None:
 def _this_node() -> tuple[NodeSpec, StateFiles]:
     spec = read_spec(Path(os.environ[NODE_SPEC_VARIABLE]))
     return spec, StateFiles(Path(spec.state_dir))
-
-
-def _log_to(path: Path) -> None:
-    """Our log lines go to a file that outlives the engine's own folder, at INFO, with a bounded size."""
-    # delay: on a full disk the file may not be made now, and a line that is lost is no reason to end.
-    handler = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=2, delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    for package in ("tidegauge", "tidegauge_exporter", "tidegauge_scheduler_hooks"):
-        ours = logging.getLogger(package)
-        ours.setLevel(logging.INFO)
-        ours.addHandler(handler)
-        ours.propagate = False

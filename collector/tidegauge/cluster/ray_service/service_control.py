@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable
 
 from tidegauge.cluster.api import client
-from tidegauge.cluster.ray_service.supervisor import RestartPace
+from tidegauge.cluster.ray_service.agent_place import AgentKind, look_at_place
+from tidegauge.cluster.ray_service.supervisor import KEEP_TRYING, RestartPace
 from tidegauge.cluster.service_record import (
     RecordError,
     ServiceRecord,
     StateFiles,
+    announced_by,
     local_api,
-    read_address,
     read_record,
     remove_traces,
     take_lock,
@@ -63,16 +64,18 @@ def start_in_background(files: StateFiles) -> subprocess.Popen[bytes]:
         )  # fmt: skip
 
 
-def run_in_foreground(files: StateFiles) -> int:
-    """Be the service until a signal ends it; the exit code is the supervisor's.
+def run_in_foreground(files: StateFiles, *, keeps_trying: bool) -> int:
+    """Be the service until a signal ends it; the exit code is the supervisor's. ``keeps_trying``: also after a first
+    start that failed.
 
     systemd and containers make this process a session leader, and it becomes the supervisor itself. From a shell it
     is not one: then the supervisor is a child, and signals are passed on to it.
     """
     os.chdir(files.root)
+    command = [*supervisor_command(files), *([KEEP_TRYING] if keeps_trying else [])]
     if os.getsid(0) == os.getpid():
-        os.execv(sys.executable, supervisor_command(files))
-    child = subprocess.Popen(supervisor_command(files), start_new_session=True)
+        os.execv(sys.executable, command)
+    child = subprocess.Popen(command, start_new_session=True)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: child.send_signal(received))
     return child.wait()
@@ -186,7 +189,10 @@ def _record_of(files: StateFiles, supervisor_pid: int) -> ServiceRecord | None:
 
 
 def _agent_is_there(files: StateFiles, record: ServiceRecord) -> bool:
-    if read_address(files.agent) is None:
+    place = look_at_place(files.agent_place)
+    if not place.is_held or place.holder is None or place.holder.kind is not AgentKind.ENGINE:
+        return False  # as yet it is the one beside the engine, at most
+    if announced_by(files.agent) != place.holder.process:
         return False
     if not record.spec.is_head:
         return True

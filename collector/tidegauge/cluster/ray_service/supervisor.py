@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from tidegauge.cluster.ray_service.agent_care import AgentCare
+from tidegauge.cluster.ray_service.agent_place import look_at_place
 from tidegauge.cluster.ray_service.engine_tls import tls_files, why_no_handshake
 from tidegauge.cluster.ray_service.node_command import (
     answers,
@@ -82,10 +84,12 @@ ESSENTIAL = ("raylet", "gcs_server")
 """Without these there is no engine; Ray itself looks after the others."""
 
 STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-LOOK_PERIOD_S = 2.0
+LOOK_PERIOD_S = 1.0
 START_TIMEOUT_S = 300.0
 """``ray start`` takes 2-15 s; where processors are taken by others or the host swaps, minutes."""
 CONNECT_TIMEOUT_S = 5.0
+IS_BACK_TIMEOUT_S = 1.0
+"""For a head that was away: it is asked again soon."""
 END_GRACE_S = 1.0
 END_DEADLINE_S = 15.0
 FIRST_RETRY_S, MAX_RETRY_S = 1.0, 30.0
@@ -93,8 +97,14 @@ MIN_ROOM_BYTES = 32 << 20
 """Below this much on the disk of the state directory the engine is not started: a head's cluster state takes 27 MiB."""
 MAX_LOG_BYTES = 1 << 20
 """Of gcs_server's output, the end that is read."""
+AGENT_FIRST_S, AGENT_LOOK_S = 10.0, 0.1
+"""The longest wait for a stand-in, and how often it is looked for."""
 RAN_WELL_S = 60.0
 """After this long the next failure starts again at the shortest wait."""
+
+
+KEEP_TRYING = "--keep-trying"
+"""Argument of this program: see ``Supervisor``."""
 
 
 class StopAsked(Exception):  # noqa: N818 - not an error
@@ -112,6 +122,8 @@ class EngineCommands(NamedTuple):
     """Leaves the engine's processes behind."""
     deploy: Sequence[str]
     """On a head, after ``start``: makes sure that the coordinator runs."""
+    stand_in: Sequence[str] = ()
+    """Runs for as long as it is the node's agent, where the engine has none; empty: there is none either."""
 
 
 class RestartPace(NamedTuple):
@@ -139,13 +151,21 @@ class Supervisor:
         commands: EngineCommands,
         *,
         pace: RestartPace = RestartPace(),  # noqa: B008 - a constant
+        keeps_trying: bool = False,
     ) -> None:
+        """``keeps_trying``: also after a first start that failed."""
         me = identity_of(os.getpid())
         assert me is not None
         self._spec = spec
         self._files = files
         self._commands = commands
         self._pace = pace
+        self._keeps_trying = keeps_trying
+        self._agent_care = AgentCare(files.agent_place, self._start_stand_in, monotonic_s=time.monotonic)
+        self._agent_looked_s = float("-inf")
+        self._wait_s = pace.first_retry_s
+        """Before the next restart of the engine."""
+        self._stand_in: subprocess.Popen[bytes] | None = None
         gcs_dir = files.gcs if spec.is_head else None
         self._environ = engine_environ(spec, environ, node_file=files.node, gcs_dir=gcs_dir)
         self._essential: tuple[ProcessId, ...] = ()
@@ -161,15 +181,17 @@ class Supervisor:
                     pass  # it has put right what it could
             except EngineStartError as error:
                 log.error("%s", error)
-                self._end_engine()
-                remove_traces(self._files, self._spec, keep_cluster_state=True)
-                self._say("failed", str(error))
-                return 3
+                if not self._keeps_trying:
+                    self._end_engine(with_stand_in=True)
+                    remove_traces(self._files, self._spec, keep_cluster_state=True)
+                    self._say("failed", str(error))
+                    return 3
+                self._restart_until_it_runs(str(error))
             self._watch()
         except StopAsked:
             log.info("asked to stop")
         self._say("stopping", "ending the engine")
-        left = self._end_engine()
+        left = self._end_engine(with_stand_in=True)
         for stat in left:
             log.error("process %d (%s) did not end", stat.process.pid, stat.name)
         remove_traces(self._files, self._spec)
@@ -207,7 +229,6 @@ class Supervisor:
         return broken_state(_end_of(logs / "gcs_server.err")) or broken_state(_end_of(logs / "gcs_server.out"))
 
     def _watch(self) -> None:
-        wait_s = self._pace.first_retry_s
         while True:
             began_s = time.monotonic()
             care = CoordinatorCare(self._files, self._pace.monotonic_s)
@@ -217,19 +238,26 @@ class Supervisor:
                     self._deploy_again()
             log.warning("the engine died; see its logs in %s/session_latest/logs", self._spec.engine_dir)
             if time.monotonic() - began_s > RAN_WELL_S:
-                wait_s = self._pace.first_retry_s
-            while not self._restart(wait_s):
-                wait_s = min(2 * wait_s, self._pace.longest_retry_s)
+                self._wait_s = self._pace.first_retry_s
+            self._restart_until_it_runs("the engine died")
 
-    def _restart(self, wait_s: float) -> bool:
-        self._say("restarting", f"the engine died: restarting it in {wait_s:.0f} s")
+    def _restart_until_it_runs(self, why: str) -> None:
+        while (failure := self._restart(why)) is not None:
+            why, self._wait_s = failure, min(2 * self._wait_s, self._pace.longest_retry_s)
+
+    def _restart(self, why: str) -> str | None:
+        """Why it failed, ``None`` where it did not."""
+        self._say("restarting", f"{why}: restarting the engine in {self._wait_s:.0f} s")
         self._end_engine()
-        self._pause(wait_s)
+        self._wait_for_agent()
+        self._pause(self._wait_s)
         try:
-            return self._starts()
+            while not self._starts():
+                pass  # it has put right what it could
         except EngineStartError as error:
             log.error("%s", error)
-            return False
+            return str(error)
+        return None
 
     def _deploy_again(self) -> None:
         """Ray restarts a coordinator that died, but not one that never started."""
@@ -253,11 +281,12 @@ class Supervisor:
         """Whether a start would fail now because of the disk or the head."""
         if shutil.disk_usage(self._files.root).free < MIN_ROOM_BYTES:
             return True
-        return not self._spec.is_head and not answers(self._spec.head_address, timeout_s=CONNECT_TIMEOUT_S)
+        return not self._spec.is_head and not answers(self._spec.head_address, timeout_s=IS_BACK_TIMEOUT_S)
 
     def _start(self) -> None:
         role = "head" if self._spec.is_head else f"node of {self._spec.head_address}"
         self._say(self._starting(), f"starting the engine (Ray, {role})")
+        self._look_after_agent()
         if not self._spec.is_head and not answers(self._spec.head_address, timeout_s=CONNECT_TIMEOUT_S):
             # Ray would try for minutes, and then not say that this was it.
             raise EngineStartError(f"no answer from {self._spec.head_address}: is the head up and reachable?")
@@ -316,6 +345,7 @@ class Supervisor:
         came = signal.sigtimedwait(STOP_SIGNALS | {signal.SIGCHLD}, seconds)
         if came is not None and came.si_signo in STOP_SIGNALS:
             raise StopAsked
+        self._look_after_agent()
         with contextlib.suppress(ChildProcessError):
             # WNOWAIT only looks: the status of the child that somebody waits for must stay there.
             while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
@@ -323,12 +353,48 @@ class Supervisor:
                     break
                 os.waitpid(ended.si_pid, 0)
 
-    def _end_engine(self) -> list[ProcStat]:
+    def _look_after_agent(self) -> None:
+        """See to it that an agent is at work on the node; at most once in ``look_s``."""
+        now_s = time.monotonic()
+        if not self._commands.stand_in or now_s - self._agent_looked_s < 0.9 * self._pace.look_s:
+            return
+        self._agent_looked_s = now_s
+        try:
+            self._agent_care.look()
+        except OSError as error:  # no descriptors or no processes left: the engine is looked after all the same
+            log.warning("the node's agent cannot be looked after now: %s", error)
+
+    def _wait_for_agent(self) -> None:
+        """Let a stand-in take the place before the engine starts: Ray would take the processors from it. Raises
+        ``StopAsked``."""
+        self._agent_looked_s = float("-inf")
+        until_s = time.monotonic() + AGENT_FIRST_S
+        while self._commands.stand_in and time.monotonic() < until_s:
+            self._sleep(AGENT_LOOK_S)
+            stand_in = self._agent_care.stand_in
+            if look_at_place(self._files.agent_place).is_held or stand_in is None or not is_alive(stand_in):
+                return  # it is at work, or will not come
+
+    def _start_stand_in(self) -> ProcessId:
+        with _open_log(self._files.logs / "stand-in.log") as output:
+            self._stand_in = subprocess.Popen(
+                self._commands.stand_in, env=self._environ, cwd=self._files.root, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=output, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, []),
+            )  # fmt: skip
+        process = identity_of(self._stand_in.pid)
+        assert process is not None, "nobody but this thread reaps it"
+        return process
+
+    def _end_engine(self, *, with_stand_in: bool = False) -> list[ProcStat]:
+        """End all processes below this one; those that did not end are returned."""
+
         def mine() -> list[ProcStat]:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
-            return descendants(os.getpid())
+            stand_in = None if with_stand_in else self._agent_care.stand_in
+            apart = set() if stand_in is None else {stand_in, *(stat.process for stat in descendants(stand_in.pid))}
+            return [stat for stat in descendants(os.getpid()) if stat.process not in apart]
 
         return end_processes(mine, grace_s=self._pace.end_grace_s, deadline_s=self._pace.end_deadline_s)
 
@@ -347,6 +413,7 @@ def supervise(
     commands: EngineCommands,
     *,
     pace: RestartPace = RestartPace(),  # noqa: B008 - a constant
+    keeps_trying: bool = False,
 ) -> int:
     """Turn this process into the supervisor of ``files``; returns its exit code."""
     lock = take_lock(files)
@@ -355,7 +422,7 @@ def supervise(
         return 3
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | {signal.SIGCHLD})
     become_subreaper()
-    return Supervisor(spec, files, os.environ, commands, pace=pace).run()
+    return Supervisor(spec, files, os.environ, commands, pace=pace, keeps_trying=keeps_trying).run()
 
 
 def _end_of(path: Path) -> str:
@@ -388,7 +455,9 @@ def main(argv: Sequence[str]) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )  # fmt: skip
     deploy = [sys.executable, "-m", "tidegauge.cluster.ray_service.deploy", str(files.node)]
-    return supervise(spec, files, EngineCommands(start_command(spec), deploy))
+    stand_in = [sys.executable, "-m", "tidegauge.cluster.ray_service.stand_in", str(files.node)]
+    commands = EngineCommands(start_command(spec), deploy, stand_in)
+    return supervise(spec, files, commands, keeps_trying=KEEP_TRYING in argv[2:])
 
 
 if __name__ == "__main__":

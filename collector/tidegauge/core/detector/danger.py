@@ -10,6 +10,7 @@ from typing import Optional
 
 from tidegauge.core.detector.params import Params
 from tidegauge.core.detector.shape import ladder_of, usual_reversal
+from tidegauge.core.detector.state_dicts import StateDict, plain, set_plain
 from tidegauge.core.verdicts import Band, Severity, Signal
 
 DANGER_LOOKS = 2
@@ -44,6 +45,12 @@ class Danger:
     def withdraw(self) -> None:
         self.raised = False
         self._agreed = 0
+
+    def state_dict(self) -> StateDict:
+        return plain(self, self.__slots__)
+
+    def load_state_dict(self, state: StateDict) -> None:
+        set_plain(self, self.__slots__, state)
 
 
 def still_to_come(mins: Sequence[float], params: Params, *, raised: bool) -> float:

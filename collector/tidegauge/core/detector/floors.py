@@ -9,8 +9,11 @@ from __future__ import annotations
 from typing import Optional
 
 from tidegauge.core.detector.params import Params
+from tidegauge.core.detector.state_dicts import StateDict, packed, plain, set_plain, unpacked
 
 _INFINITE = float("inf")
+_SCALE_STATE = ("width", "width_parts", "current", "filled", "forgotten", "new", "pending")
+_FLOORS_STATE = ("_current", "filled", "look_from", "samples")
 
 
 class Scale:
@@ -37,6 +40,14 @@ class Scale:
         self.pending = False
         """The last look found a leak that another one has to confirm, which comes after half as many floors."""
 
+    def state_dict(self) -> StateDict:
+        lists = {name: packed(getattr(self, name)) for name in ("mins", "steps", "times")}
+        return {**plain(self, _SCALE_STATE), **lists}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        set_plain(self, _SCALE_STATE, state)
+        self.mins, self.steps, self.times = (unpacked(state[name]) for name in ("mins", "steps", "times"))
+
 
 class Floors:
     """The scales of one signal. `push` is the hot path: one call a sample."""
@@ -56,6 +67,20 @@ class Floors:
         self.samples = 0
         """Samples in completed floors of the finest scale."""
         self.scales = [Scale(params.window_samples, params.window_samples)]
+
+    def state_dict(self) -> StateDict:
+        scales = [scale.state_dict() for scale in self.scales]
+        return {**plain(self, _FLOORS_STATE), "first": self.first, "scales": scales}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        set_plain(self, _FLOORS_STATE, state)
+        step, time_s = state["first"]
+        self.first = (step, time_s)
+        self.scales = []
+        for one in state["scales"]:
+            scale = Scale(one["width"], one["width_parts"])
+            scale.load_state_dict(one)
+            self.scales.append(scale)
 
     def push(self, value: float, step: int, time_s: float) -> Optional[list[Scale]]:
         """Add one sample; returns the scales with enough new floors for another look, or None (nearly always)."""

@@ -9,6 +9,7 @@ from operator import mul
 from sys import maxsize
 from typing import NamedTuple, Optional
 
+from tidegauge.core.detector.state_dicts import StateDict, packed, unpacked
 from tidegauge.core.verdicts import Band
 
 _BLOCKS = 8
@@ -117,6 +118,12 @@ class Course:
 
     def __init__(self) -> None:
         self._seen: list[tuple[int, int]] = []
+
+    def state_dict(self) -> StateDict:
+        return {name: packed([point[at] for point in self._seen]) for at, name in enumerate(("steps", "values"))}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self._seen = list(zip(unpacked(state["steps"]), unpacked(state["values"])))
 
     def record(self, step: int, value: int) -> None:
         """`value` at the end of `step`."""

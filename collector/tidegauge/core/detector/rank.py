@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Optional, Union
 
 from tidegauge.core.detector.danger import assumed_limit, head_room, host_room, severity_of
 from tidegauge.core.detector.floors import Scale
 from tidegauge.core.detector.forecast import Course, Pace, until
 from tidegauge.core.detector.params import DEFAULT, Params, of_host, of_largest
 from tidegauge.core.detector.signals import Derivation
+from tidegauge.core.detector.state_dicts import StateDict, plain, set_plain
 from tidegauge.core.detector.step_times import StepTimes
 from tidegauge.core.detector.watch import Finding, SignalWatch, cause_of
 from tidegauge.core.verdicts import OK, Band, Severity, Signal, Verdict
+from tidegauge.core.wire import from_wire, to_wire
 
 
 class _Reading:
@@ -61,6 +63,38 @@ class RankDetector:
         self._verdict = OK
         self._told: Optional[tuple[SignalWatch, Finding, Severity]] = None
         """What `_verdict` tells of."""
+
+    def state_dict(self) -> StateDict:
+        """All that it remembers, for ``load_state_dict`` of a new detector with the same parameters."""
+        told = None
+        if self._told is not None:
+            watch, finding, severity = self._told
+            told = [self._watches.index(watch), to_wire(finding), severity.value]
+        return {
+            "last": plain(self._last, self._last.__slots__),
+            "parts": [part.state_dict() for part in self._parts],
+            "told": told,
+            "verdict": to_wire(self._verdict),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go on where another one was. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for what is no such state;
+        then this detector is of no further use."""
+        set_plain(self._last, self._last.__slots__, state["last"])
+        for part, kept in zip(self._parts, state["parts"]):
+            part.load_state_dict(kept)
+        self._verdict = from_wire(Verdict, state["verdict"])
+        if state["told"] is not None:
+            watch, finding, severity = state["told"]
+            self._told = (self._watches[watch], from_wire(Finding, finding), Severity(severity))
+
+    @property
+    def _watches(self) -> tuple[SignalWatch, ...]:
+        return (self._allocated, self._need, self._reserved, self._nontorch, self._host)
+
+    @property
+    def _parts(self) -> tuple[Union[SignalWatch, Derivation, StepTimes, Course], ...]:
+        return (*self._watches, self._derive, self._times, self._needs, self._most_reserved, self._host_rooms)
 
     @property
     def verdict(self) -> Verdict:
@@ -137,8 +171,7 @@ class RankDetector:
 
         Not for every sample: each look is a chance for a false alarm.
         """
-        watches = (self._allocated, self._need, self._reserved, self._nontorch, self._host)
-        for watch in watches:
+        for watch in self._watches:
             watch.review(watch.floors.scales, self._head(watch.signal).likely, self._last.step)
         self._verdict = self._conclude()
         return self._verdict
@@ -183,7 +216,7 @@ class RankDetector:
     def _conclude(self) -> Verdict:
         """The verdict on the signal that matters most: surest first, then most severe, then most bytes gained."""
         best: Optional[tuple[tuple[int, int, float], SignalWatch, Finding, Severity]] = None
-        for watch in (self._allocated, self._need, self._reserved, self._nontorch, self._host):
+        for watch in self._watches:
             finding = watch.finding
             if finding is None:
                 continue

@@ -6,18 +6,21 @@ from sys import maxsize
 from typing import Optional
 
 from tidegauge.core.detector.params import Params
+from tidegauge.core.detector.state_dicts import StateDict, plain, set_plain
 
 _PAST_SHARE, _PAST_SAMPLES = 0.9, 32
 """A peak is past when no more than this part of it was reserved for so many samples."""
+
+_STATE = (
+    "_allocated", "_half_least", "_half_peak", "_half_samples", "_half_since_s", "_old_least", "_old_peak",
+    "_outside", "_reserved", "_samples_below_peak", "most_reserved", "peak", "transient",
+)  # fmt: skip
 
 
 class Derivation:
     """Turns one reading into the values that are watched. Constant state, one call of each method a sample."""
 
-    __slots__ = (
-        "_allocated", "_half_least", "_half_peak", "_half_samples", "_half_since_s", "_old_least", "_old_peak",
-        "_outside", "_params", "_reserved", "_samples_below_peak", "most_reserved", "peak", "transient",
-    )  # fmt: skip
+    __slots__ = ("_params", *_STATE)
 
     def __init__(self, params: Params) -> None:
         self._params = params
@@ -38,6 +41,12 @@ class Derivation:
         self._reserved = 0
         self._samples_below_peak = 0
         """Samples since the memory of the largest peak was given back to the card and not needed again."""
+
+    def state_dict(self) -> StateDict:
+        return plain(self, _STATE)
+
+    def load_state_dict(self, state: StateDict) -> None:
+        set_plain(self, _STATE, state)
 
     def unexplained_reserved(self, allocated: int, reserved: int, allocated_peak: Optional[int]) -> float:
         """Reserved bytes less `Params.peak_share` times the largest allocated so far; may be negative.

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple, Optional
 
+from tidegauge.core.detector.state_dicts import StateDict, plain, set_plain
 from tidegauge.core.verdicts import Band
 
 _RECENT = 33
@@ -26,6 +27,8 @@ _BLOCKS_MIN = 4
 """Fewest blocks at the present speed that can say so."""
 _SAME_SPEED = 2.0
 """A block belongs to the present speed when its usual step is within this factor of the usual step now."""
+
+_STATE = ("_filled", "_last_step", "_last_s")
 
 
 class _Block(NamedTuple):
@@ -49,6 +52,15 @@ class StepTimes:
         self._last_step: Optional[int] = None
         self._last_s = 0.0
         self._blocks: list[deque[_Block]] = [deque(maxlen=_BLOCKS) for _ in range(_LENGTHS)]
+
+    def state_dict(self) -> StateDict:
+        return {**plain(self, _STATE), "recent": list(self._recent), "blocks": [list(each) for each in self._blocks]}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        set_plain(self, _STATE, state)
+        self._recent.extend(state["recent"])
+        for blocks, kept in zip(self._blocks, state["blocks"]):
+            blocks.extend(_Block(*one) for one in kept)
 
     def tick(self, step: int, time_s: float) -> None:
         """A step ended. Where several went by since the last sample, each took an equal part of the time."""

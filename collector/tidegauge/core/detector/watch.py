@@ -5,14 +5,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from math import inf
 from operator import eq
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.detector.danger import Danger, still_to_come
 from tidegauge.core.detector.floors import Floors, Scale
 from tidegauge.core.detector.forecast import Pace, pace_of
 from tidegauge.core.detector.params import Params
 from tidegauge.core.detector.shape import Ended, Growth, floors_above, ladder_of, look, net, usual_reversal
+from tidegauge.core.detector.state_dicts import StateDict, plain, set_plain
 from tidegauge.core.verdicts import LeakState, Signal
+from tidegauge.core.wire import from_wire, to_wire
 
 _NEWEST_FLOORS = 4
 """Floors of the finer scale whose minimum is the newest level."""
@@ -22,6 +24,8 @@ _FIRST_FLOORS = 4
 
 _PLATEAU_FLOORS = 4
 """Fewest floors since the onset that show whether growth levels off."""
+
+_STATE = ("suspect_step", "alarm_step", "looks")
 
 SCALAR_BYTES_PER_STEP = 1024
 """Two of the allocator's smallest blocks (512 B)."""
@@ -63,6 +67,11 @@ class Finding(NamedTuple):
     """Known only where the step does not advance: else `StepTimes` knows better what a step takes now."""
 
 
+def finding_of(kept: Any) -> Optional[Finding]:
+    """What ``to_wire`` made of a finding, or of ``None``."""
+    return None if kept is None else from_wire(Finding, kept)
+
+
 class _Memory:
     """The finding of one scale, and the number of looks for which it has held."""
 
@@ -100,6 +109,28 @@ class SignalWatch:
             Signal.NONTORCH: params.nontorch_min_bytes,
             Signal.HOST: params.host_min_bytes,
         }[signal]
+
+    def state_dict(self) -> StateDict:
+        memories = {
+            str(width): [to_wire(memory.finding), memory.agreed, memory.missed]
+            for width, memory in self._memories.items()
+        }
+        return {
+            **plain(self, _STATE),
+            "floors": self.floors.state_dict(),
+            "danger": self.danger.state_dict(),
+            "finding": to_wire(self.finding),
+            "memories": memories,
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        set_plain(self, _STATE, state)
+        self.floors.load_state_dict(state["floors"])
+        self.danger.load_state_dict(state["danger"])
+        self.finding = finding_of(state["finding"])
+        for width, (finding, agreed, missed) in state["memories"].items():
+            memory = self._memories[int(width)] = _Memory()
+            memory.finding, memory.agreed, memory.missed = finding_of(finding), agreed, missed
 
     def review(self, due: list[Scale], head: float, step: int) -> bool:
         """Look at the scales that are due. `head`: bytes left to the limit. True when `finding` may be another one."""

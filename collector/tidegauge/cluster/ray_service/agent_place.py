@@ -1,0 +1,172 @@
+"""The place of a node's agent, a locked file: who holds it is the one agent at work on the node.
+
+The kernel gives the lock (flock(2)) back when its holder ends, whatever ended it. An agent in the engine takes the
+place from whoever has it; a stand-in takes it only while nobody has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from tidegauge.core.ids import ProcessId
+from tidegauge.osproc.processes import identity_of, send_signal
+
+log = logging.getLogger(__name__)
+
+END_GRACE_S = 5.0
+"""Between SIGTERM and SIGKILL to the holder that the engine's agent follows."""
+ASK_AGAIN_S = 0.05
+BEAT_EVERY_S = 1.0
+MAX_BYTES = 4096
+
+
+class AgentKind(str, Enum):
+    """Where an agent runs."""
+
+    ENGINE = "engine"
+    """In an actor of Ray: linked to the coordinator."""
+    STAND_IN = "stand-in"
+    """In a child of the supervisor: not linked."""
+
+
+class PlaceHolder(NamedTuple):
+    """What the holder says of itself."""
+
+    process: ProcessId
+    kind: AgentKind
+    port: Optional[int]
+    """On which it serves ``/metrics``, once it does."""
+
+
+class PlaceState(NamedTuple):
+    """The place as anybody sees it."""
+
+    is_held: bool
+    holder: Optional[PlaceHolder]
+    """The latest that has said who it is."""
+    beat_ns: int
+    """Changes with each sign of life."""
+
+
+def look_at_place(path: Path) -> PlaceState:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return PlaceState(is_held=False, holder=None, beat_ns=0)
+    try:
+        is_held = not _locks(handle, fcntl.LOCK_SH)
+        return PlaceState(is_held, _read(handle), os.fstat(handle).st_mtime_ns)
+    finally:
+        os.close(handle)
+
+
+class AgentPlace:
+    """One process's hold of the place, from ``take`` or ``take_over`` to ``release``."""
+
+    def __init__(
+        self,
+        path: Path,
+        kind: AgentKind,
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        me = identity_of(os.getpid())
+        assert me is not None
+        self._path = path
+        self._me = me
+        self._kind = kind
+        self._monotonic_s = monotonic_s
+        self._sleep = sleep
+        self._handle: int | None = None
+        self._beat_s = float("-inf")
+        self._fails = False
+        self.last_port: int | None = None
+        """Of the holder before: Prometheus may know no other."""
+
+    def take(self) -> bool:
+        """Take the place if nobody has it; whether this process has it now. Raises ``OSError``."""
+        if self._handle is not None:
+            return True
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not _locks(handle, fcntl.LOCK_EX):
+            os.close(handle)
+            return False
+        before = _read(handle)
+        self.last_port = None if before is None else before.port
+        self._handle = handle
+        self._say(self.last_port)
+        return True
+
+    def take_over(self) -> None:
+        """Take the place; a holder is asked to end, and killed where it does not. Returns when this process has it: on
+        a full disk, where the file cannot be made, when there is room again."""
+        asked: dict[ProcessId, float] = {}
+        while not self._takes():
+            holder = look_at_place(self._path).holder
+            if holder is not None and holder.process != self._me:
+                since_s = asked.setdefault(holder.process, self._monotonic_s())
+                is_patient = self._monotonic_s() - since_s < END_GRACE_S
+                send_signal(holder.process, signal.SIGTERM if is_patient else signal.SIGKILL)
+            self._sleep(ASK_AGAIN_S)
+
+    def _takes(self) -> bool:
+        try:
+            return self.take()
+        except OSError as error:
+            if not self._fails:
+                log.warning("%s cannot be opened; trying on: %s", self._path, error.strerror or error)
+            self._fails = True
+            return False
+
+    def serves_at(self, port: int) -> None:
+        """Let the next holder serve on the same port."""
+        self._say(port)
+
+    def beat(self) -> None:
+        """Give a sign of life, once a second at most."""
+        now_s = self._monotonic_s()
+        if self._handle is not None and now_s - self._beat_s >= BEAT_EVERY_S:
+            self._beat_s = now_s
+            with contextlib.suppress(OSError):
+                os.utime(self._handle)
+
+    def release(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def _say(self, port: int | None) -> None:
+        assert self._handle is not None
+        said = json.dumps({"process": self._me, "kind": self._kind.value, "port": port}).encode()
+        try:
+            os.ftruncate(self._handle, 0)
+            os.pwrite(self._handle, said, 0)
+        except OSError as error:  # a full disk: the lock holds all the same
+            log.warning("%s cannot be written: %s", self._path, error.strerror or error)
+
+
+def _locks(handle: int, how: int) -> bool:
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(handle: int) -> PlaceHolder | None:
+    try:
+        raw = json.loads(os.pread(handle, MAX_BYTES, 0))
+        return PlaceHolder(ProcessId(*raw["process"]), AgentKind(raw["kind"]), raw["port"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

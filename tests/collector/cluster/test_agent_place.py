@@ -1,0 +1,183 @@
+"""The place of a node's agent: one holder at any time, whatever ends it, and a successor that asks it to go."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidegauge.cluster.ray_service.agent_place import (
+    END_GRACE_S,
+    AgentKind,
+    AgentPlace,
+    PlaceHolder,
+    PlaceState,
+    look_at_place,
+)
+from tidegauge.core.ids import ProcessId
+from tidegauge.osproc.processes import identity_of
+
+HOLD = """
+import signal, sys
+from pathlib import Path
+from tidegauge.cluster.ray_service.agent_place import AgentKind, AgentPlace
+if sys.argv[2] == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+place = AgentPlace(Path(sys.argv[1]), AgentKind.STAND_IN)
+assert place.take()
+place.serves_at(9401)
+print("held", flush=True)
+signal.pause()
+"""
+
+
+class Holders:
+    """Processes that hold a place."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._all: list[subprocess.Popen[str]] = []
+
+    def start(self, how: str = "polite") -> subprocess.Popen[str]:
+        """One that has taken it."""
+        holder = subprocess.Popen([sys.executable, "-c", HOLD, str(self.path), how], stdout=subprocess.PIPE, text=True)
+        self._all.append(holder)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        return holder
+
+    def close(self) -> None:
+        for holder in self._all:
+            holder.kill()
+            holder.wait()
+            assert holder.stdout is not None
+            holder.stdout.close()
+
+
+@pytest.fixture
+def holders(tmp_path: Path) -> Iterator[Holders]:
+    holders = Holders(tmp_path / "agent.lock")
+    yield holders
+    holders.close()
+
+
+def me() -> ProcessId:
+    process = identity_of(os.getpid())
+    assert process is not None
+    return process
+
+
+class Waits:
+    """A clock that passes while somebody sleeps on it."""
+
+    def __init__(self, *, pace: float = 1.0) -> None:
+        self.now_s = 0.0
+        self._pace = pace
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds * self._pace
+
+
+def test_place_that_nobody_took_is_free(tmp_path: Path) -> None:
+    assert look_at_place(tmp_path / "agent.lock") == PlaceState(is_held=False, holder=None, beat_ns=0)
+
+
+def test_place_is_held_by_one_and_says_by_whom(holders: Holders) -> None:
+    held = holders.start()
+    state = look_at_place(holders.path)
+    assert state.is_held
+    assert state.holder is not None
+    assert (state.holder.process.pid, state.holder.kind, state.holder.port) == (held.pid, AgentKind.STAND_IN, 9401)
+    assert not AgentPlace(holders.path, AgentKind.STAND_IN).take()
+
+
+def test_place_of_a_killed_holder_is_free_and_its_port_known(holders: Holders) -> None:
+    held = holders.start()
+    held.kill()
+    held.wait()
+    place = AgentPlace(holders.path, AgentKind.ENGINE)
+    assert place.take()
+    assert place.last_port == 9401
+    assert look_at_place(holders.path).holder == PlaceHolder(me(), AgentKind.ENGINE, 9401)
+    place.release()
+    assert not look_at_place(holders.path).is_held
+
+
+def test_engines_agent_asks_the_holder_to_end_and_takes_its_place(holders: Holders) -> None:
+    held = holders.start()
+    place = AgentPlace(holders.path, AgentKind.ENGINE)
+    place.take_over()
+    assert held.wait(60) == -signal.SIGTERM
+    assert look_at_place(holders.path).holder == PlaceHolder(me(), AgentKind.ENGINE, 9401)
+    place.release()
+
+
+@pytest.mark.parametrize("how", ["stubborn", "stopped"])
+def test_holder_that_does_not_end_is_killed(holders: Holders, how: str) -> None:
+    held = holders.start(how)
+    if how == "stopped":
+        os.kill(held.pid, signal.SIGSTOP)
+    clock = Waits(pace=10 * END_GRACE_S)
+    place = AgentPlace(holders.path, AgentKind.ENGINE, monotonic_s=clock.monotonic_s, sleep=clock.sleep)
+    place.take_over()
+    assert held.wait(60) == -signal.SIGKILL
+    place.release()
+
+
+def test_place_taken_twice_by_one_process_is_one_hold(tmp_path: Path) -> None:
+    place = AgentPlace(tmp_path / "agent.lock", AgentKind.ENGINE)
+    assert place.take()
+    assert place.take()
+    place.release()
+    assert not look_at_place(tmp_path / "agent.lock").is_held
+
+
+def test_beats_show_from_outside_once_a_second(tmp_path: Path) -> None:
+    clock = Waits()
+    place = AgentPlace(tmp_path / "agent.lock", AgentKind.ENGINE, monotonic_s=clock.monotonic_s)
+    assert place.take()
+    place.beat()
+    os.utime(place._path, ns=(1, 1))
+    place.beat()
+    assert look_at_place(tmp_path / "agent.lock").beat_ns == 1  # not yet
+    clock.now_s += 1.0
+    place.beat()
+    assert look_at_place(tmp_path / "agent.lock").beat_ns > 1
+    place.release()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", json.dumps({"process": [1], "kind": "?", "port": 1}).encode()])
+def test_place_whose_file_says_nothing_of_use_is_taken_all_the_same(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "agent.lock"
+    path.write_bytes(content)
+    assert look_at_place(path) == PlaceState(is_held=False, holder=None, beat_ns=path.stat().st_mtime_ns)
+    place = AgentPlace(path, AgentKind.ENGINE)
+    assert place.take()
+    assert place.last_port is None
+    place.release()
+
+
+def test_file_that_cannot_be_made_is_tried_again_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, slept = tmp_path / "later", []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            folder.mkdir()
+
+    place = AgentPlace(folder / "agent.lock", AgentKind.ENGINE, sleep=sleep)
+    place.take_over()
+    assert len(slept) == 3
+    assert len(caplog.records) == 1
+    place.release()
