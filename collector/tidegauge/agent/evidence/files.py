@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tidegauge.agent.run_dirs.folders import NotNowError, UnsafeFileError, UserFolder
-from tidegauge.agent.run_dirs.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder
+from tidegauge.agent.opening.port import OpenFolder
+from tidegauge.agent.opening.safe_files import Signature, UnsafeFileError
+from tidegauge.agent.run_dirs.folders import NotNowError, UserFolder, opened_folder
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant
@@ -161,7 +162,7 @@ class EvidenceFinder:
     ) -> FoundFiles | None:
         place = (process, name)
         try:
-            signature = look_at(there.fd, name, mount=there.mount)
+            signature = there.look_at(name)
             if self._known.get(place) == signature:
                 return None
             self._known[place] = signature
@@ -203,5 +204,5 @@ def _open_asked(there: OpenFolder, process: ProcessId, at: RankFolder) -> FoundF
 
 
 def _opened(there: OpenFolder, name: str) -> OpenFile:
-    fd, signature = open_checked(there.fd, name, there.uid, mount=there.mount)
+    fd, signature = there.open_checked(name)
     return OpenFile(fd, name, signature)
