@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from tidegauge.agent.opening.local import LOCAL
 from tidegauge.agent.opening.port import Opener
+from tidegauge.agent.opening.remote import open_opener
 from tidegauge.agent.opening.safe_files import Signature, UnsafeFileError, closing_fd, open_checked
 from tidegauge.agent.opening.settings_folder import opened_settings_folder
 from tidegauge.agent.run_dirs.folders import watched_run_dirs
@@ -142,7 +143,7 @@ class JobSettingsFiles:
 
 def open_job_settings(settings: Settings, environ: Mapping[str, str] = os.environ) -> JobSettingsFiles:
     """This machine's settings files, in the run directories that its agent watches."""
-    return JobSettingsFiles(watched_run_dirs(settings, environ))
+    return JobSettingsFiles(watched_run_dirs(settings, environ), opener=open_opener(settings.opener_socket))
 
 
 def _decoded(name: str, content: bytes) -> JobSettings | None:

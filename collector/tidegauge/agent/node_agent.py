@@ -18,6 +18,9 @@ from tidegauge.agent.container_run_dirs.discovery import Containers
 from tidegauge.agent.evidence.collector import EvidenceCollector, open_evidence_collector
 from tidegauge.agent.kubernetes.pod_resources import open_pod_resources
 from tidegauge.agent.kubernetes.pods import NamespacesOfPods, PodBook
+from tidegauge.agent.opening.local import LOCAL
+from tidegauge.agent.opening.port import Opener
+from tidegauge.agent.opening.remote import open_opener
 from tidegauge.agent.orders import Sockets, carry_out
 from tidegauge.agent.ports import (
     Clock,
@@ -118,6 +121,7 @@ class NodeAgent:
         detector_factory: DetectorFactory = RankDetector,
         wanted: Wanted | None = None,
         marks: RunDirMarks | None = None,
+        opener: Opener = LOCAL,
     ) -> None:
         """``steps``: this node's slurmd. ``records``: the prolog's, by default below ``run_dirs``. ``containers``: the
         node's, which have rings as well. ``pods``: the head's answers about pods, ``None``: Kubernetes is
@@ -125,7 +129,8 @@ class NodeAgent:
         collected. ``host_memory``: of the ranks' process trees; without it only their own processes count.
         ``search_procs``: for the thread of ``start_searching``, by default ``procs``. ``max_s_for_rings``: processor
         time for the new rings of each tenant in one look; ``time_to_read``: for all rings of each in one poll.
-        ``wanted``: which ranks are watched; without it all. ``marks`` tell ``tidegauge run`` that somebody judges."""
+        ``wanted``: which ranks are watched; without it all. ``marks`` tell ``tidegauge run`` that somebody judges.
+        ``opener`` has the rights over other users' files."""
         self._settings = settings
         self._hostname = hostname
         self._gpus = gpus
@@ -138,7 +143,7 @@ class NodeAgent:
         self._host_memory = host_memory or NoHostMemory()
         self._children = GpuChildren(procs)
         self._skips = SkipCounts(_log)
-        self._own_run_dirs = tuple(HostRunDir(path) for path in run_dirs)
+        self._own_run_dirs = tuple(HostRunDir(path, opener) for path in run_dirs)
         self._containers = containers
         namespaces = namespaces or NamespacesOfPods()
         self._whose = namespaces.whose
@@ -431,7 +436,8 @@ def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ)
         _log.warning(
             "not in the host's pid namespace: pids from NVML may not match, and other users' ranks may be invisible"
         )
-    procs, clock, namespaces = ProcFs(), SystemClock(), NamespacesOfPods()
+    opener = open_opener(settings.opener_socket)
+    procs, clock, namespaces = ProcFs(opener=opener), SystemClock(), NamespacesOfPods()
     hostname = settings.hostname or socket.gethostname()
     steps = open_slurm(settings, procs, environ)
     return NodeAgent(
@@ -439,15 +445,16 @@ def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ)
         hostname=hostname,
         gpus=gpus,
         procs=procs,
-        search_procs=ProcFs(),
+        search_procs=ProcFs(opener=opener),
         clock=clock,
         run_dirs=run_dirs,
         steps=steps,
-        containers=Containers(run_dirs, candidates=steps.pids, whose=namespaces.whose),
+        containers=Containers(run_dirs, candidates=steps.pids, whose=namespaces.whose, opener=opener),
         pods=None if settings.kubernetes == "off" else PodBook(),
         namespaces=namespaces,
         holders=open_pod_resources(settings),
         evidence=open_evidence_collector(settings, hostname=hostname, clock=clock),
         host_memory=open_host_memory(procs),
         marks=RunDirMarks(run_dirs),
+        opener=opener,
     )

@@ -13,7 +13,8 @@ from tidegauge.cluster.service_record import MAX_ENGINE_DIR_BYTES
 from tidegauge.settings import Settings
 
 SYSTEMD = Path(__file__).parents[3] / "deploy/systemd"
-UNITS = sorted(SYSTEMD.glob("*.service"))
+OPENER = SYSTEMD / "tidegauge-opener.service"
+UNITS = sorted(set(SYSTEMD.glob("*.service")) - {OPENER})
 
 
 def directives(unit: Path) -> dict[str, list[str]]:
