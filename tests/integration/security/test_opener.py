@@ -20,7 +20,8 @@ from typing import TypeVar
 
 import pytest
 
-from integration.namespaces import LAYOUTS, need_namespaces, rank_command, start_container
+import tidegauge.agent.nvml  # noqa: F401 - not later: the interpreter may lie where the agent's user cannot look
+from integration.namespaces import INSIDE, LAYOUTS, PYTHON, need_namespaces, rank_command, start_container
 from integration.needs import missing
 from integration.security.opener_rig import ROOT, SERVICE, RunningOpener, run_as, running_opener, until
 from integration.security.users import ADA, MALLORY, Machine, machine
@@ -43,6 +44,7 @@ pytestmark = pytest.mark.timeout(300)
 Result = TypeVar("Result")
 EVERYBODYS = 0o1777
 FLOOD = 100_000
+FUSE = Path(__file__).parents[1] / "silent_fuse.py"
 REFUSED = "refused"
 """By the opener's rules: EINVAL."""
 NO_NEW_CODE = """
@@ -268,26 +270,65 @@ def test_an_agent_of_root_is_replaced_while_jobs_run(node: Machine, opener: Runn
     assert ada.lives
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_it_looks_into_containers(layout: str) -> None:
-    need_namespaces()
-    run_dir = Path(tempfile.mkdtemp(prefix="tg-opener-run-", dir="/dev/shm"))
-    run_dir.chmod(EVERYBODYS)
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, run_dir)
-        opener = stack.enter_context(running_opener(run_dir))
-        container = stack.enter_context(start_container(layout, rank_command("j", run_dir=run_dir), uid=ADA))
-        word, _, inner_pid = container.line()
-        assert word == "ready"
+class ContainerNode:
+    """A run directory that is another one in each container, an opener, and the settings of an agent without rights."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        need_namespaces()
+        self._stack = stack
+        self.run_dir = Path(tempfile.mkdtemp(prefix="tg-opener-run-", dir="/dev/shm"))
+        self.run_dir.chmod(EVERYBODYS)
+        stack.callback(shutil.rmtree, self.run_dir)
+        opener = stack.enter_context(running_opener(self.run_dir))
         state = Path(tempfile.mkdtemp(dir=opener.folder))
         os.chown(state, SERVICE, SERVICE)
-        settings = Settings(slurm="off", run_dir=run_dir, state_dir=state, opener_socket=opener.socket)
+        self.settings = Settings(slurm="off", run_dir=self.run_dir, state_dir=state, opener_socket=opener.socket)
 
-        def watch(agent: NodeAgent) -> object:
-            [rank] = seen(agent)
-            return rank.uid, rank.steps, ping(agent, rank), dict(agent.view().rings_skipped)
+    def start(self, layout: str, command: str, *, setup: str = "true") -> list[str]:
+        """What the container says first."""
+        return self._stack.enter_context(start_container(layout, command, uid=ADA, setup=setup)).line()
 
-        assert as_agent(settings, watch) == (ADA, 3, {"ok": True, "pid": int(inner_pid)}, {})
+    def start_rank(self, layout: str) -> int:
+        """The pid that it has in its container."""
+        word, _, pid = self.start(layout, rank_command("j", run_dir=self.run_dir))
+        assert word == "ready"
+        return int(pid)
+
+
+@pytest.fixture
+def containers() -> Iterator[ContainerNode]:
+    with ExitStack() as stack:
+        yield ContainerNode(stack)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_it_looks_into_containers(containers: ContainerNode, layout: str) -> None:
+    inner_pid = containers.start_rank(layout)
+
+    def watch(agent: NodeAgent) -> object:
+        [rank] = seen(agent)
+        return rank.uid, rank.steps, ping(agent, rank), dict(agent.view().rings_skipped)
+
+    assert as_agent(containers.settings, watch) == (ADA, 3, {"ok": True, "pid": inner_pid}, {})
+
+
+@pytest.mark.parametrize(
+    ("at", "reason"), [("/dev", "file_system"), ("{run}", "file_system"), (f"{{run}}/{ADA}", "mount")]
+)
+def test_a_file_system_that_never_answers_holds_up_nobody(containers: ContainerNode, at: str, reason: str) -> None:
+    if not Path("/dev/fuse").exists():
+        missing("this kernel has no FUSE")
+    mounted_on = at.format(run=containers.run_dir)
+    setup = f"mkdir -p {mounted_on}; {INSIDE}/bin/{PYTHON.name} {FUSE} {mounted_on} & true"
+    assert containers.start("admin", "cat", setup=setup) == ["mounted"]
+    inner_pid = containers.start_rank("admin")
+
+    def watch(agent: NodeAgent) -> object:
+        [rank] = seen(agent)
+        until(lambda: seen(agent) and agent.view().rings_skipped, "it is refused")
+        return ping(agent, rank), dict(agent.view().rings_skipped)
+
+    assert as_agent(containers.settings, watch) == ({"ok": True, "pid": inner_pid}, {reason: 1})
 
 
 def test_it_works_without_a_network_and_under_the_units_filter_of_system_calls(node: Machine) -> None:
