@@ -159,7 +159,8 @@ class NodeAgent:
             wanted=wanted,
         )
         self._launches = Launches(self._run_dirs, search_procs, linger_s=settings.linger_s, whose=self._whose)
-        self._search = NodeSearch(rings, self._launches, containers, evidence, self._skips, clock)
+        elsewhere = None if opener is LOCAL else opener
+        self._search = NodeSearch(rings, self._launches, containers, evidence, self._skips, clock, elsewhere)
         self._watches = WatchedRanks(
             self._search,
             procs,

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, MissingRightsError) as error:
         print(f"tidegauge.opener: {error}", file=sys.stderr)
         return 3
-    run_dirs = given.run_dir or [Path(name) for name in DEFAULT_RUN_DIRS]
+    run_dirs = [path.resolve() for path in given.run_dir or ()] or [Path(name) for name in DEFAULT_RUN_DIRS]
     _log.info("opens files in %s for uid %d", " and ".join(map(str, run_dirs)), uid)
     OpenerServer(listener, uid, run_dirs).serve()
     return 0

@@ -145,8 +145,10 @@ def test_it_goes_on_when_the_opener_is_started_again(node: Machine, opener: Runn
         until(lambda: (folder / "away").exists(), "the opener is ended")
         agent.poll()
         meanwhile = [rank.process.pid for rank in agent.view().ranks if rank.alive]
+        is_told = not agent.view().collect_success["opener"]
         (folder / "polled").touch()
-        return meanwhile, sorted(rank.process.pid for rank in seen(agent, 2))
+        both = sorted(rank.process.pid for rank in seen(agent, 2))
+        return meanwhile, is_told, both, agent.view().collect_success["opener"]
 
     with ExitStack() as stack:
         watched = stack.enter_context(_in_thread(lambda: as_agent(settings_of(node, opener), watch)))
@@ -156,7 +158,7 @@ def test_it_goes_on_when_the_opener_is_started_again(node: Machine, opener: Runn
         (folder / "away").touch()
         until(lambda: (folder / "polled").exists(), "a poll without the opener")
         opener.start()
-    assert watched() == ([ada.pid], sorted([ada.pid, mallory.pid]))
+    assert watched() == ([ada.pid], True, sorted([ada.pid, mallory.pid]), True)
 
 
 def test_it_deletes_what_an_ended_rank_left(node: Machine, opener: RunningOpener) -> None:

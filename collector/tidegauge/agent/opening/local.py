@@ -94,6 +94,9 @@ class LocalOpener(NamedTuple):
 
     proc: Path = Path("/proc")
 
+    def check(self) -> None:
+        pass
+
     def host_folder(self, run_dir: int, path: Path, uid: int) -> LocalFolder:  # noqa: ARG002
         return open_folder(run_dir, uid, is_owners=True)
 

@@ -62,6 +62,9 @@ class EnteredNamespace(Protocol):
 class Opener(Protocol):
     """For any thread. ``run_dir`` is a descriptor of the run directory ``path``."""
 
+    def check(self) -> None:
+        """Raises ``OSError`` while it can do none of this."""
+
     def host_folder(self, run_dir: int, path: Path, uid: int) -> OpenFolder:
         """The folder of ``uid`` in a run directory of this node. Raises ``UnsafeFileError`` for one of another uid, and
         ``OSError``."""

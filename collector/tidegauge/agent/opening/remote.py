@@ -157,6 +157,9 @@ class RemoteOpener:
         self._numbers: dict[Path, int] = {}
         """Places of the run directories in the opener's list."""
 
+    def check(self) -> None:
+        self._once(OpenerRequest(Kind.RUN_DIRS))
+
     def host_folder(self, run_dir: int, path: Path, uid: int) -> RemoteFolder:
         connection = self._begun(OpenerRequest(Kind.LEAVE))
         return self._folder(connection, OpenerRequest(Kind.FOLDER, self.number_of(path), uid=uid), run_dir)
