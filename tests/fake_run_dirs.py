@@ -8,7 +8,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegauge.agent.run_dirs.folders import DIRECTORY, closing_fd
+from tidegauge.agent.opening.local import open_folder
+from tidegauge.agent.opening.port import OpenFolder
+from tidegauge.agent.opening.safe_files import DIRECTORY, closing_fd
 from tidegauge.core.jobs.tenants import Tenant
 
 
@@ -27,6 +29,10 @@ class FakeContainerRunDir(NamedTuple):
 
     def opened(self) -> AbstractContextManager[int]:
         return closing_fd(os.open(self.path, DIRECTORY))
+
+    def opened_folder(self, uid: int) -> OpenFolder:
+        with self.opened() as run_dir:
+            return open_folder(run_dir, uid, is_owners=False)
 
     def __str__(self) -> str:
         return str(self.path)

@@ -65,6 +65,9 @@ class Settings(BaseModel):
     """Name of this cluster: the ``cluster`` label of every series."""
     run_dir: Path | None = None
     """Folder with the ranks' rings. Default: both /run/tidegauge and /dev/shm/tidegauge."""
+    opener_socket: Path | None = None
+    """Socket of the opener on this node (tidegauge-opener.service), which opens other users' files for an agent without
+    rights of its own. Unset: the agent opens them itself, and sees all ranks as root only."""
     state_dir: Path = Field(default_factory=_default_state_dir)
     """Folder for data that must survive a restart: incidents, service record, engine files. Default: /var/lib/tidegauge
     for root, else ~/.local/state/tidegauge."""

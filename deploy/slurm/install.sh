@@ -149,16 +149,19 @@ plan_node() {
     has_role head || plan /etc/tidegauge/config.yaml 0644 keep < <(settings)
     plan_variable /etc/tidegauge/agent.env HEAD "$head" --head
     plan_unit tidegauge-agent.service
+    plan_unit tidegauge-opener.service
+    has_role head || plan /etc/sysusers.d/tidegauge.conf 0644 <"$here/../systemd/tidegauge.sysusers.conf"
     plan /etc/tmpfiles.d/tidegauge.conf 0644 <"$here/../systemd/tidegauge.tmpfiles.conf"
     for script in prolog.sh epilog.sh; do plan "$lib/$script" 0755 <"$here/$script"; done
     if [ -n "$token_file" ]; then
         [ -r "$token_file" ] || die 3 "--token-file $token_file cannot be read"
         plan /etc/tidegauge/token 0600 keep <"$token_file"
     elif [ ! -e "$root/etc/tidegauge/token" ]; then
-        to_do+=("copy the head's /var/lib/tidegauge/token to /etc/tidegauge/token here (owner root, mode 0600)")
+        to_do+=("copy the head's /var/lib/tidegauge/token to /etc/tidegauge/token here (mode 0600)")
     fi
     to_do+=(
-        "systemd-tmpfiles --create tidegauge.conf && systemctl daemon-reload && systemctl enable --now tidegauge-agent"
+        "systemd-sysusers tidegauge.conf && systemd-tmpfiles --create tidegauge.conf && systemctl daemon-reload"
+        "systemctl enable --now tidegauge-opener tidegauge-agent"
         "in slurm.conf (if it has a Prolog and an Epilog already, have them call these):"
         "    Prolog=$lib/prolog.sh"
         "    Epilog=$lib/epilog.sh"
@@ -241,7 +244,7 @@ if [ "$spank" = yes ] && { has_role node || has_role submit; }; then plan_spank;
 
 if [ "$uninstall" = yes ]; then
     ! has_role head || echo "First, if it is still running: systemctl disable --now tidegauge-head"
-    ! has_role node || echo "First, if it is still running: systemctl disable --now tidegauge-agent"
+    ! has_role node || echo "First, if it is still running: systemctl disable --now tidegauge-agent tidegauge-opener"
 fi
 changes=0
 for index in "${!paths[@]}"; do

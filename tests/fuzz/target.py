@@ -49,6 +49,7 @@ _PLACES = {
     "squeue": "texts:SQUEUE",
     "policy": "policy",
     "web_config": "web_config",
+    "opener": "opener",
     "job_settings": "json_bodies:JOB_SETTINGS",
     "webhook": "json_bodies:WEBHOOK",
     "wire": "json_bodies:WIRE",

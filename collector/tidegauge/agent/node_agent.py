@@ -19,6 +19,9 @@ from tidegauge.agent.container_run_dirs.discovery import Containers
 from tidegauge.agent.evidence.collector import EvidenceCollector, open_evidence_collector
 from tidegauge.agent.kubernetes.pod_resources import open_pod_resources
 from tidegauge.agent.kubernetes.pods import NamespacesOfPods, PodBook
+from tidegauge.agent.opening.local import LOCAL
+from tidegauge.agent.opening.port import Opener
+from tidegauge.agent.opening.remote import open_opener
 from tidegauge.agent.orders import Sockets, carry_out
 from tidegauge.agent.ports import (
     Clock,
@@ -148,6 +151,7 @@ class NodeAgent:
         wanted: Wanted | None = None,
         marks: RunDirMarks | None = None,
         state: AgentState | None = None,
+        opener: Opener = LOCAL,
     ) -> None:
         """``steps``: this node's slurmd. ``records``: the prolog's, by default below ``run_dirs``. ``containers``: the
         node's, which have rings as well. ``pods``: the head's answers about pods, ``None``: Kubernetes is
@@ -156,7 +160,8 @@ class NodeAgent:
         ``search_procs``: for the thread of ``start_searching``, by default ``procs``. ``max_s_for_rings``: processor
         time for the new rings of each tenant in one look; ``time_to_read``: for all rings of each in one poll.
         ``wanted``: which ranks are watched; without it all. ``marks`` tell ``tidegauge run`` that somebody judges.
-        ``state``: of an earlier agent on this node, to go on from; ``None``: begin anew, and keep nothing."""
+        ``state``: of an earlier agent on this node, to go on from; ``None``: begin anew, and keep nothing. ``opener``
+        has the rights over other users' files."""
         self._settings = settings
         self._hostname = hostname
         self._gpus = gpus
@@ -169,7 +174,7 @@ class NodeAgent:
         self._host_memory = host_memory or NoHostMemory()
         self._children = GpuChildren(procs)
         self._skips = SkipCounts(_log)
-        self._own_run_dirs = tuple(HostRunDir(path) for path in run_dirs)
+        self._own_run_dirs = tuple(HostRunDir(path, opener) for path in run_dirs)
         self._containers = containers
         namespaces = namespaces or NamespacesOfPods()
         self._whose = namespaces.whose
@@ -185,7 +190,8 @@ class NodeAgent:
             wanted=wanted,
         )
         self._launches = Launches(self._run_dirs, search_procs, linger_s=settings.linger_s, whose=self._whose)
-        self._search = NodeSearch(rings, self._launches, containers, evidence, self._skips, clock)
+        elsewhere = None if opener is LOCAL else opener
+        self._search = NodeSearch(rings, self._launches, containers, evidence, self._skips, clock, elsewhere)
         self._watches = WatchedRanks(
             self._search,
             procs,
@@ -530,7 +536,8 @@ def open_node_agent(
         _log.warning(
             "not in the host's pid namespace: pids from NVML may not match, and other users' ranks may be invisible"
         )
-    procs, clock, namespaces = ProcFs(), SystemClock(), NamespacesOfPods()
+    opener = open_opener(settings.opener_socket)
+    procs, clock, namespaces = ProcFs(opener=opener), SystemClock(), NamespacesOfPods()
     hostname = settings.hostname or socket.gethostname()
     steps = open_slurm(settings, procs, environ)
     return NodeAgent(
@@ -538,11 +545,11 @@ def open_node_agent(
         hostname=hostname,
         gpus=gpus,
         procs=procs,
-        search_procs=ProcFs(),
+        search_procs=ProcFs(opener=opener),
         clock=clock,
         run_dirs=run_dirs,
         steps=steps,
-        containers=Containers(run_dirs, candidates=steps.pids, whose=namespaces.whose),
+        containers=Containers(run_dirs, candidates=steps.pids, whose=namespaces.whose, opener=opener),
         pods=None if settings.kubernetes == "off" else PodBook(),
         namespaces=namespaces,
         holders=open_pod_resources(settings),
@@ -550,4 +557,5 @@ def open_node_agent(
         host_memory=open_host_memory(procs),
         marks=RunDirMarks(run_dirs),
         state=state,
+        opener=opener,
     )

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 from tidegauge.agent.container_run_dirs.discovery import Containers
 from tidegauge.agent.evidence.collector import EvidenceCollector
+from tidegauge.agent.opening.port import Opener
 from tidegauge.agent.ports import Clock
 from tidegauge.agent.rings.discovery import RingFile
 from tidegauge.agent.rings.launches import Launches
@@ -42,8 +43,11 @@ class NodeSearch:
         evidence: EvidenceCollector | None,
         skips: SkipCounts,
         clock: Clock,
+        opener: Opener | None = None,
     ) -> None:
+        """``opener``: a source of its own, where it is another process."""
         self._rings = rings
+        self._opener = opener
         self._launches = launches
         self._containers = containers
         self._evidence = evidence
@@ -98,6 +102,9 @@ class NodeSearch:
         if self._evidence is not None and self.is_apart:
             self._search_evidence(self._evidence, now_s)  # before anything that lies beside a ring is deleted
         self._do_requests()
+        if self._opener is not None:
+            with self._measured("opener"):
+                self._opener.check()
         if self._containers is not None:
             with self._measured("containers"):
                 self._containers.look(now_s, self._gpu_pids, self._skips)

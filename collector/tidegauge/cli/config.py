@@ -65,7 +65,7 @@ SECTIONS = {
         "engine_",
         "public_url",
     ),
-    "Storage": ("state_dir", "run_dir", "database_", "snapshot_", "keep_"),
+    "Storage": ("state_dir", "run_dir", "opener_", "database_", "snapshot_", "keep_"),
     "Personal data": ("user_",),
     "Timing": ("poll_", "report_", "linger_"),
     "Policy": ("policy_", "incident_"),

@@ -18,8 +18,8 @@ from tidegauge.agent.container_run_dirs.discovery import (
     Containers,
 )
 from tidegauge.agent.container_run_dirs.run_dirs import Container
+from tidegauge.agent.opening.safe_files import mount_of, opened
 from tidegauge.agent.run_dirs.folders import RunDir
-from tidegauge.agent.run_dirs.safe_files import mount_of, opened
 from tidegauge.agent.run_dirs.user_folders import UserFolders
 from tidegauge.agent.source_health import SkipCounts
 

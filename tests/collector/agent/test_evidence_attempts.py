@@ -35,7 +35,8 @@ from tidegauge.agent.evidence.files import EvidenceFinder, RankFolder
 from tidegauge.agent.evidence.making import NodeFacts
 from tidegauge.agent.evidence.waiting import WaitingEvidence
 from tidegauge.agent.evidence.work import EvidenceWork
-from tidegauge.agent.run_dirs.folders import HostRunDir, UnsafeFileError, UserFolder
+from tidegauge.agent.opening.safe_files import UnsafeFileError
+from tidegauge.agent.run_dirs.folders import HostRunDir, UserFolder
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive
 from tidegauge.agent.evidence.snapshot_store import FolderStore

@@ -19,7 +19,8 @@ from rank_windows import compressed, early, late, leave_snapshot, leave_window, 
 from tidegauge.agent.evidence.checks import MAX_ROWS, read_evidence, read_recording, read_snapshot
 from tidegauge.agent.evidence.files import LOOK_EVERY_S, EvidenceFinder, FoundFiles, RankFolder
 from tidegauge.agent.evidence.making import read_trace
-from tidegauge.agent.run_dirs.folders import HostRunDir, UnsafeFileError, UserFolder
+from tidegauge.agent.opening.safe_files import UnsafeFileError
+from tidegauge.agent.run_dirs.folders import HostRunDir, UserFolder
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.growth.diff import compare

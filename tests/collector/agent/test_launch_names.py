@@ -13,11 +13,12 @@ import pytest
 from fake_node import FakeProcs
 from fake_run_dirs import FakeContainerRunDir
 from tidegauge.agent.container_run_dirs.run_dirs import Container, ContainerPoll, ContainerRunDir
+from tidegauge.agent.opening.local import LOCAL
+from tidegauge.agent.opening.port import OpenFolder
 from tidegauge.agent.ports import ProcessFacts
 from tidegauge.agent.rings import launch_names
 from tidegauge.agent.rings.launches import LOOK_EVERY_S, Launches
-from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, UserFolder
-from tidegauge.agent.run_dirs.safe_files import OpenFolder, opened_folder
+from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, UserFolder, opened_folder
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.launches import LaunchRecord, LaunchState, encode_launch_record
 from tidegauge.core.jobs.tenants import Tenant
@@ -146,7 +147,7 @@ def test_among_more_tenants_than_places_everybody_has_a_turn(node: Node, monkeyp
 
 def test_a_tenant_of_a_folder(tmp_path: Path) -> None:
     containers = (Container(7, Tenant(None, pod_uid="pod-a"), ()),)
-    inside = ContainerRunDir(tmp_path, (1, 2), Path("/proc"), ContainerPoll(), containers)
+    inside = ContainerRunDir(tmp_path, (1, 2), LOCAL, ContainerPoll(), containers)
     assert UserFolder(inside, 1000).tenant == Tenant(None, pod_uid="pod-a")
     assert UserFolder(HostRunDir(tmp_path), 1000).tenant == Tenant(1000)
 

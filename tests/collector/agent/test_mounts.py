@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.agent.container_run_dirs.ways_in import Mounts
+from tidegauge.agent.opening.ways_in import Mounts
 
 CONTAINER = rb"""1178 1003 0:325 / / rw,relatime master:381 - overlay overlay rw,lowerdir=/a:/b,upperdir=/c,workdir=/d
 1179 1178 0:328 / /proc rw,nosuid - proc proc rw

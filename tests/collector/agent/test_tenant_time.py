@@ -10,6 +10,7 @@ import pytest
 
 from tidegauge.agent.container_run_dirs import run_dirs as container_run_dirs
 from tidegauge.agent.container_run_dirs.run_dirs import Container, ContainerPoll, ContainerRunDir
+from tidegauge.agent.opening.local import LOCAL
 from tidegauge.agent.run_dirs.folders import NotNowError
 from tidegauge.agent.tenant_time import MAX_CPU_S, WALL_SHARE, FairQueue, TenantTime
 from tidegauge.core.ids import ProcessId
@@ -126,7 +127,7 @@ def run_dirs(folder: Path, poll: ContainerPoll, count: int, tenant: Tenant) -> l
         path = folder / f"{tenant.uid}-{number}"
         path.mkdir()
         container = Container(number, tenant, (ProcessId(7, 1),))
-        made.append(ContainerRunDir(path, (0, number), Path("/proc"), poll, (container,)))
+        made.append(ContainerRunDir(path, (0, number), LOCAL, poll, (container,)))
     return made
 
 

@@ -10,10 +10,12 @@ import pytest
 
 from tidegauge.cli.main import build_parser
 from tidegauge.cluster.service_record import MAX_ENGINE_DIR_BYTES
+from tidegauge.opener.__main__ import build_opener_parser
 from tidegauge.settings import Settings
 
 SYSTEMD = Path(__file__).parents[3] / "deploy/systemd"
-UNITS = sorted(SYSTEMD.glob("*.service"))
+OPENER = SYSTEMD / "tidegauge-opener.service"
+UNITS = sorted(set(SYSTEMD.glob("*.service")) - {OPENER})
 
 
 def directives(unit: Path) -> dict[str, list[str]]:
@@ -24,6 +26,18 @@ def directives(unit: Path) -> dict[str, list[str]]:
             name, _, value = line.partition("=")
             found.setdefault(name, []).append(value)
     return found
+
+
+def test_the_opener_runs_where_the_agent_asks_and_answers_its_user() -> None:
+    opener, agent = directives(OPENER), directives(SYSTEMD / "tidegauge-agent.service")
+    (command,) = opener["ExecStart"]
+    words = shlex.split(command)
+    assert words[:4] == ["/opt/tidegauge/bin/python", "-I", "-m", "tidegauge.opener"]
+    given = build_opener_parser().parse_args(words[4:])
+    assert (given.user, opener["Group"]) == (agent["User"][0], agent["Group"])
+    assert f"TIDEGAUGE_OPENER_SOCKET={given.socket}" in agent["Environment"]
+    assert str(given.socket.parent) == f"/run/{opener['RuntimeDirectory'][0]}"
+    assert "tidegauge-opener.service" in agent["Wants"][-1]
 
 
 def test_there_is_a_head_and_an_agent() -> None:

@@ -11,7 +11,7 @@ from fuzz.oracles import require
 from fuzz.target import Target
 from rank_windows import window
 from tidegauge.agent.evidence.checks import MAX_ROWS, MAX_UNPACKED_BYTES, read_evidence, read_snapshot
-from tidegauge.agent.run_dirs.folders import UnsafeFileError
+from tidegauge.agent.opening.safe_files import UnsafeFileError
 from tidegauge.analysis.untrusted_files import decompressed
 from tidegauge.core.bounded import LARGEST
 from tidegauge.core.evidence.rank_evidence import MAX_HOLDERS, MAX_TEXT_CHARS

@@ -1,4 +1,4 @@
-"""The agent's unit gives it what it needs and no more: run with its capabilities and its view of the file system."""
+"""The units of opener and agent give them what they need and no more: run with their capabilities and file systems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from integration.slurm.conftest import StartBox
 
 pytestmark = pytest.mark.timeout(400)
 
-UNIT = (CHECKOUT / "deploy/systemd/tidegauge-agent.service").read_text()
+UNIT = (CHECKOUT / "deploy/systemd/tidegauge-opener.service").read_text()
+AGENT_UNIT = (CHECKOUT / "deploy/systemd/tidegauge-agent.service").read_text()
 TIDEGAUGE = SERVICE_PYTHON.with_name("tidegauge")
 RANK = CHECKOUT / "tests/integration/slurm/ring_rank.py"
 FOLDER = "/run/tidegauge/5001"
@@ -54,7 +55,7 @@ print(json.dumps([name for name, what in {{
     "remove": lambda: os.unlink("{FOLDER}/2-2.ring"),
 }}.items() if may(what)]))
 """
-"""What an agent does with them; prints what it may."""
+"""What the opener does with them; prints what it may."""
 
 
 def capabilities() -> list[str]:
@@ -83,7 +84,7 @@ def stack(box: SlurmBox) -> Iterator[ExitStack]:
 
 
 def allowed(box: SlurmBox, kept: list[str]) -> set[str]:
-    """What an agent with these capabilities may do with another user's rank."""
+    """What an opener with these capabilities may do with another user's rank."""
     box.run("rm", "-rf", FOLDER, node="n1")
     with running(box.start([SERVICE_PYTHON, "-c", LISTENER], user="alice", node="n1")):
         eventually(lambda: exists(box, "-e", f"{FOLDER}/listens", "n1"), "the rank listens")
@@ -122,6 +123,7 @@ def test_each_of_them_is_needed(box: SlurmBox, without: str, lost: set[str]) -> 
 
 def test_no_other_is_given() -> None:
     assert sorted(capabilities()) == ["dac_override", "sys_ptrace"]
+    assert re.findall(r"^CapabilityBoundingSet=(.*)$", AGENT_UNIT, re.MULTILINE) == [""]
 
 
 STRICT = """
@@ -136,13 +138,13 @@ findmnt -rno TARGET | while read -r mounted; do
 done
 case "$CHECKOUT" in /tmp/*) ;; *) mount -t tmpfs none /tmp ;; esac  # with the checkout in it, it has to stay
 for folder in /etc /usr /root /run /var/lib; do
-    if touch "$folder/written-by-an-agent" 2>/dev/null; then echo "$folder can be written to"; exit 1; fi
+    if touch "$folder/written-by-a-unit" 2>/dev/null; then echo "$folder can be written to"; exit 1; fi
 done
 """
 
 
-def test_an_agent_with_the_units_rights_sees_the_ranks_of_all_users(box: SlurmBox, stack: ExitStack) -> None:
-    """Head as ``tidegauge`` on the controller's host, agent on the node, each as its unit has it."""
+def test_agent_and_opener_with_the_units_rights_see_the_ranks_of_all_users(box: SlurmBox, stack: ExitStack) -> None:
+    """Head as ``tidegauge`` on the controller's host, opener and agent on the node, each as its unit has it."""
     head_state = "/var/lib/tidegauge"
     box.run("rm", "-rf", head_state)  # the machine's own shows through
     box.run("install", "-d", "-m", "700", "-o", "tidegauge", head_state)
@@ -158,10 +160,29 @@ def test_an_agent_with_the_units_rights_sees_the_ranks_of_all_users(box: SlurmBo
     agent_state = "/var/lib/tidegauge-agent"
     box.run("install", "-d", "-m", "755", "/etc/tidegauge", node="n1")
     box.run("sh", "-c", "umask 077; cat >/etc/tidegauge/token", stdin=token, node="n1")
+    (prepare,) = re.findall(r"^ExecStartPre=-\+(.*)$", AGENT_UNIT, re.MULTILINE)
+    box.run(*prepare.split(), node="n1")
+    sockets = "/run/tidegauge-opener"
+    box.run("install", "-d", "-m", "750", "-g", "tidegauge", sockets, node="n1")
+    opener = f"{SERVICE_PYTHON} -m tidegauge.opener --user tidegauge --socket {sockets}/socket"
+    as_root = " ".join([*with_rights(capabilities()), "--regid=tidegauge", "--clear-groups"])
+    strict_opener = ["unshare", "--mount", "bash", "-c", f"{STRICT}\nexec {as_root} {opener}", "opener"]
+    stack.enter_context(
+        running(
+            box.start(
+                [*strict_opener, sockets, "/run/tidegauge"],
+                node="n1", environ={"CHECKOUT": str(CHECKOUT)}, log=box.work / "opener.log",
+            )
+        )
+    )  # fmt: skip
+    box.run("rm", "-rf", agent_state, node="n1")
+    box.run("install", "-d", "-m", "700", "-o", "tidegauge", agent_state, node="n1")
     join = f"{TIDEGAUGE} up --foreground --join {box.address('ctl')}:6399 --token-file /etc/tidegauge/token"
-    strict = f"{STRICT}\nexec {' '.join(with_rights(capabilities()))} {join}"
-    agent = ["unshare", "--mount", "bash", "-c", strict, "agent", agent_state, "/run/tidegauge"]
-    environ |= {"TIDEGAUGE_STATE_DIR": agent_state, "CHECKOUT": str(CHECKOUT)}
+    strict = f"{STRICT}\nexec {' '.join([*with_rights([]), *become])} {join}"
+    agent = ["unshare", "--mount", "bash", "-c", strict, "agent", agent_state]
+    environ |= {
+        "TIDEGAUGE_STATE_DIR": agent_state, "TIDEGAUGE_OPENER_SOCKET": f"{sockets}/socket", "CHECKOUT": str(CHECKOUT)
+    }  # fmt: skip
 
     def start_agent() -> subprocess.Popen[bytes]:
         started = box.start(agent, node="n1", environ=environ, log=box.work / "agent.log")
@@ -189,6 +210,12 @@ def test_an_agent_with_the_units_rights_sees_the_ranks_of_all_users(box: SlurmBo
         print(*(path.read_text()[-3000:] for path in box.work.glob("*.log")), box.output(job))
         raise
     assert (rank["user_name"], rank["identity"]["hostname"], rank["identity"]["job_id"]) == ("bob", "n1", job)
+    rights = box.run(
+        "sh", "-c", "cat $(pgrep -u tidegauge | sed 's|.*|/proc/&/status|')", node="n1", check=False
+    ).stdout
+    assert set(re.findall(r"^Cap(?:Prm|Eff|Inh):\s+(\S+)$", rights, re.MULTILINE)) == {"0" * 16}, (
+        "whoever has the token"
+    )
     go_file.touch()
     find = ("find", "/run/tidegauge/5002", "-ignore_readdir_race", "-name", "*.ring")
     eventually(lambda: box.run(*find, node="n1").stdout == "", "the ring is removed")

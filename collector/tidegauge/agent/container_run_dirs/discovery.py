@@ -21,10 +21,11 @@ from tidegauge.agent.container_run_dirs.run_dirs import (
     identity_of,
     seen_from_here,
 )
-from tidegauge.agent.container_run_dirs.ways_in import entered
+from tidegauge.agent.opening.local import LocalOpener
+from tidegauge.agent.opening.port import Opener
+from tidegauge.agent.opening.safe_files import UnsafeFileError, closing_fd, opened
 from tidegauge.agent.processes.procfs import facts_of
-from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, UnsafeFileError, closing_fd
-from tidegauge.agent.run_dirs.safe_files import opened
+from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.agent.tenant_time import FairQueue
 from tidegauge.core.ids import ProcessId
@@ -59,17 +60,19 @@ class Containers:
         candidates: Callable[[], Collection[int] | None],
         whose: Callable[[Tenant], Tenant] = itself,
         proc: Path = Path("/proc"),
+        opener: Opener | None = None,
         max_s_for_new: float = MAX_NEW_LOOK_S,
     ) -> None:
         """``paths``: the node's own run directories, and what they are called in containers. ``candidates``: pids, as
         the host counts them, of all processes that may write rings; where nobody knows (``None``), all processes are
-        looked through. ``whose``: the namespace of a pod.
+        looked through. ``whose``: the namespace of a pod. ``opener``: by default this process itself, on ``proc``.
         """
         self._host = [HostRunDir(path) for path in paths]
         self._paths = tuple(paths)
         self._candidates = candidates
         self._whose = whose
         self._proc = proc
+        self._opener = opener or LocalOpener(proc)
         self.poll = ContainerPoll(whose)
         self._own_namespace = _inode(proc / "self/ns/mnt")
         self._containers: dict[int, Container] = {}
@@ -166,8 +169,8 @@ class Containers:
 
     def _sort(self, pids: Iterable[int], seen: dict[int, dict[int, None]]) -> None:
         """Put processes of containers into ``seen``, by their mount namespaces."""
-        for pid in pids:
-            namespace = _inode(f"{self._proc}/{pid}/ns/mnt")
+        pids = tuple(pids)
+        for pid, namespace in zip(pids, self._opener.mount_namespaces(pids), strict=True):
             if namespace is not None and namespace != self._own_namespace:
                 there = seen.setdefault(namespace, {})
                 if len(there) < MAX_WAYS_IN:
@@ -178,7 +181,7 @@ class Containers:
         uid = effective_uid(self._read(process.pid, "status"))
         if uid is None:
             return None
-        tenant = facts_of(process, uid, self._read(process.pid, "cgroup"), proc=str(self._proc)).tenant
+        tenant = facts_of(process, uid, self._read(process.pid, "cgroup"), opener=self._opener).tenant
         whose = self._whose(tenant)
         of_tenant = sum(self._whose(container.tenant) == whose for container in self._containers.values())
         places = 2 * MAX_CONTAINERS if on_gpu else MAX_CONTAINERS
@@ -203,7 +206,7 @@ class Containers:
         known = self._run_dirs
         self._run_dirs = {}
         for key, containers in found.items():
-            run_dir = known.get(key) or ContainerRunDir(*key, self._proc, self.poll, ())
+            run_dir = known.get(key) or ContainerRunDir(*key, self._opener, self.poll, ())
             run_dir.containers = tuple(containers)
             self._run_dirs[key] = run_dir
         living = set(self._containers.values())
@@ -222,7 +225,7 @@ class Containers:
                 container.ways_in = container.ways_in[at:] + container.ways_in[:at]
                 break
             try:
-                with entered(process, container.mount_namespace, self._proc) as namespace:
+                with self._opener.entered(process, container.mount_namespace) as namespace:
                     for path in tuple(missing):
                         try:
                             with closing_fd(namespace.open(path)) as fd:

@@ -13,8 +13,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegauge.agent.container_run_dirs.ways_in import entered
-from tidegauge.agent.run_dirs.folders import NotNowError, UnsafeFileError, closing_fd
+from tidegauge.agent.opening.port import Opener, OpenFolder
+from tidegauge.agent.opening.safe_files import UnsafeFileError, closing_fd
+from tidegauge.agent.run_dirs.folders import NotNowError
 from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant, itself
@@ -95,7 +96,7 @@ class ContainerRunDir:
     path: Path
     identity: tuple[int, int]
     """Device and inode."""
-    proc: Path
+    opener: Opener
     poll: ContainerPoll
     containers: tuple[Container, ...]
     """At least one."""
@@ -114,11 +115,17 @@ class ContainerRunDir:
     def opened(self) -> AbstractContextManager[int]:
         return self.poll.opened(self) if self.poll.is_ours else closing_fd(self.enter())
 
+    @contextmanager
+    def opened_folder(self, uid: int) -> Iterator[OpenFolder]:
+        ways_in = [(container.ways_in[0], container.mount_namespace) for container in self.containers]
+        with self.opened() as run_dir, self.opener.folder_inside(run_dir, self.path, uid, ways_in) as folder:
+            yield folder
+
     def enter(self) -> int:
         """A descriptor that the caller closes. Raises ``OSError``."""
         for container in self.containers:
             with suppress(OSError, UnsafeFileError):
-                with entered(container.ways_in[0], container.mount_namespace, self.proc) as namespace:
+                with self.opener.entered(container.ways_in[0], container.mount_namespace) as namespace:
                     fd = namespace.open(self.path)
                 if identity_of(fd) == self.identity:
                     return fd

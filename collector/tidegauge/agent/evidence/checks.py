@@ -11,7 +11,7 @@ import re
 import struct
 from typing import TypeVar
 
-from tidegauge.agent.run_dirs.folders import UnsafeFileError
+from tidegauge.agent.opening.safe_files import UnsafeFileError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.untrusted_files import decompressed, is_zlib
 from tidegauge.core import wire

@@ -28,9 +28,9 @@ from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive
 from tidegauge.agent.evidence.snapshot_store import SnapshotStoreError
 from tidegauge.agent.evidence.waiting import WaitingEvidence
 from tidegauge.agent.evidence.work import EvidenceWork
+from tidegauge.agent.opening.safe_files import UnsafeFileError
 from tidegauge.agent.ports import Clock, SourceHealth
 from tidegauge.agent.processes.command_socket import ProcessSocket
-from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import DeviceUuid, ProcessId

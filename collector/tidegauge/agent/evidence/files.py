@@ -8,13 +8,15 @@ an open file stays readable to its end even if the rank writes the next one, or 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
-from tidegauge.agent.run_dirs.folders import NotNowError, UnsafeFileError, UserFolder
-from tidegauge.agent.run_dirs.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder
+from tidegauge.agent.opening.port import OpenFolder
+from tidegauge.agent.opening.safe_files import Signature, UnsafeFileError
+from tidegauge.agent.run_dirs.folders import NotNowError, UserFolder, opened_folder
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant
@@ -33,6 +35,8 @@ LOOK_EVERY_S = 2.0
 MAX_EVIDENCE_BYTES = 512 << 10
 MAX_SNAPSHOT_BYTES = 32 << 20
 """Compressed, as it lies there."""
+MAX_NAMES, MAX_NAMES_PER_RANK = 64, 16
+"""In a folder that is listed: a rank has a ring, a socket, and a few files of evidence."""
 _CHUNK = 1 << 20
 
 
@@ -136,17 +140,21 @@ class EvidenceFinder:
         found.close()
 
     def _look_in(
-        self, folder: UserFolder, ranks: Iterable[tuple[ProcessId, RankFolder]], now_s: float
+        self, folder: UserFolder, ranks: Sequence[tuple[ProcessId, RankFolder]], now_s: float
     ) -> list[FoundFiles]:
         found: list[FoundFiles] = []
         try:
             with opened_folder(folder) as there:
+                names = _names_in(there, MAX_NAMES + MAX_NAMES_PER_RANK * len(ranks))
                 for process, at in ranks:
                     for name, opens in (
                         (evidence_name(at.claimed), _open),
                         (recording_name(at.claimed), _open_recording),
                         (snapshot_name(at.claimed, ASKED_SUFFIX), _open_asked),
                     ):
+                        if names is not None and name not in names:
+                            self._known.pop((process, name), None)
+                            continue
                         opened = self._open_new(there, process, at, name, opens, now_s)
                         if opened is not None:
                             found.append(opened)
@@ -161,7 +169,7 @@ class EvidenceFinder:
     ) -> FoundFiles | None:
         place = (process, name)
         try:
-            signature = look_at(there.fd, name, mount=there.mount)
+            signature = there.look_at(name)
             if self._known.get(place) == signature:
                 return None
             self._known[place] = signature
@@ -172,6 +180,13 @@ class EvidenceFinder:
             reason = error.reason if isinstance(error, UnsafeFileError) else "unreadable"
             self._skips.add(f"evidence_{reason}", f"{at.folder}/{name}", str(error), now_s=now_s)
         return None
+
+
+def _names_in(there: OpenFolder, most: int) -> frozenset[str] | None:
+    """All names in the folder; ``None`` if these are more. To look each up costs more than to list them."""
+    with os.scandir(there.fd) as entries:
+        names = frozenset(entry.name for entry in islice(entries, most + 1))
+    return names if len(names) <= most else None
 
 
 def _open(there: OpenFolder, process: ProcessId, at: RankFolder) -> FoundFiles:
@@ -203,5 +218,5 @@ def _open_asked(there: OpenFolder, process: ProcessId, at: RankFolder) -> FoundF
 
 
 def _opened(there: OpenFolder, name: str) -> OpenFile:
-    fd, signature = open_checked(there.fd, name, there.uid, mount=there.mount)
+    fd, signature = there.open_checked(name)
     return OpenFile(fd, name, signature)

@@ -20,7 +20,7 @@ from tidegauge.agent.evidence.profile_making import advice_facts, rank_profile_o
 from tidegauge.agent.evidence.snapshot_archive import SnapshotArchive
 from tidegauge.agent.evidence.snapshot_store import SnapshotStoreError
 from tidegauge.agent.evidence.waiting import WaitingEvidence, WaitingProfiles
-from tidegauge.agent.run_dirs.folders import UnsafeFileError
+from tidegauge.agent.opening.safe_files import UnsafeFileError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.profile.apart import profile_apart
 from tidegauge.core.evidence import Evidence, SnapshotRef

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
-import stat
 import struct
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tidegauge.agent.run_dirs.folders import UnsafeFileError, UserFolder
-from tidegauge.agent.run_dirs.safe_files import opened_folder, opened_name
+from tidegauge.agent.opening.safe_files import UnsafeFileError
+from tidegauge.agent.run_dirs.folders import UserFolder, opened_folder
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.text import one_line
 from tidegauge.osproc.processes import identity_of
@@ -54,7 +52,9 @@ def ask(to: ProcessSocket, request: Mapping[str, Any], *, timeout_s: float) -> d
     who = f"pid {to.process.pid}"
     deadline_s = time.monotonic() + timeout_s
     try:
-        with contextlib.closing(_connected(to, deadline_s)) as connection:
+        with opened_folder(to.folder) as folder:
+            connection = folder.connected(to.name, to.process, to.uid)
+        with contextlib.closing(connection):
             _check_peer(connection, to)
             connection.settimeout(_left_s(deadline_s))
             connection.sendall(json.dumps(request).encode() + b"\n")
@@ -70,22 +70,6 @@ def ask(to: ProcessSocket, request: Mapping[str, Any], *, timeout_s: float) -> d
     except OSError as error:
         raise NotAskedError(f"{who} cannot be reached: {error.strerror or error}") from error
     return _answer_in(line, who)
-
-
-def _connected(to: ProcessSocket, deadline_s: float) -> socket.socket:
-    """Connect by descriptor all the way, so that it is to the file that was checked."""
-    with opened_folder(to.folder) as folder, opened_name(folder.fd, to.name, mount=folder.mount) as name:
-        status = os.fstat(name)
-        if not stat.S_ISSOCK(status.st_mode) or status.st_uid != to.uid:
-            raise NotAskedError(f"{to.name} is not a socket of uid {to.uid}: nothing was sent")
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            connection.settimeout(_left_s(deadline_s))
-            connection.connect(f"/proc/self/fd/{name}")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
 
 
 def _check_peer(connection: socket.socket, to: ProcessSocket) -> None:

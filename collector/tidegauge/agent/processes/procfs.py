@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import array
-import fcntl
 import os
 import pwd
 import re
@@ -11,49 +9,20 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from tidegauge.agent.kubernetes.cgroup import container_of, pod_cgroup_of
+from tidegauge.agent.opening.local import LOCAL, LocalOpener
+from tidegauge.agent.opening.port import Opener
+from tidegauge.agent.opening.safe_files import opened
 from tidegauge.agent.ports import ProcessFacts, ProcessUsage
-from tidegauge.agent.run_dirs.folders import closing_fd
-from tidegauge.agent.run_dirs.safe_files import opened
 from tidegauge.core.host_memory import proportional_bytes
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.proc_stat import ProcStat, effective_uid, parse_proc_stat, status_numbers
 from tidegauge.osproc.processes import MAX_GENERATIONS
-
-# The user who made a process's user namespace: with a range of uids in it (``/etc/subuid``) one user can be many on the
-# host. See user_namespaces(7) and ioctl_ns(2).
-
-_GET_PARENT = 0xB702
-_GET_OWNER_UID = 0xB704
-_MAX_DEPTH = 33
-"""The kernel nests 32."""
-
-
-def owner_of_user_namespace(pid: int, proc: str = "/proc") -> int | None:
-    """Uid that made a process's outermost user namespace below ours; ``None``: it is in ours, has ended, or cannot be
-    looked into."""
-    try:
-        with ExitStack() as open_now:
-            own = os.stat(f"{proc}/self/ns/user").st_ino
-            fd = open_now.enter_context(opened(f"{proc}/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC))
-            if os.fstat(fd).st_ino == own:
-                return None
-            for _ in range(_MAX_DEPTH):
-                parent = open_now.enter_context(closing_fd(fcntl.ioctl(fd, _GET_PARENT)))
-                if os.fstat(parent).st_ino == own:
-                    owner = array.array("I", [0])
-                    fcntl.ioctl(fd, _GET_OWNER_UID, owner)
-                    return owner[0]
-                fd = parent
-    except OSError:
-        pass
-    return None
-
 
 NESTED_REFRESH_S = 5.0
 """Looking through all processes for one in a container costs about 30 us each: not more often than this."""
@@ -172,10 +141,18 @@ class OpenStatms:
 
 
 class ProcFs:
-    """The ``ProcSource`` of a real machine. ``root``: the mount point of proc."""
+    """The ``ProcSource`` of a real machine. ``root``: the mount point of proc. ``opener``: by default this process
+    itself."""
 
-    def __init__(self, root: Path = Path("/proc"), *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        root: Path = Path("/proc"),
+        *,
+        opener: Opener | None = None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._root = str(root)
+        self._opener = opener or LocalOpener(root)
         self._monotonic_s = monotonic_s
         self._nested: dict[ProcessId, list[ProcessId]] = {}
         self._nested_at_s = float("-inf")
@@ -215,10 +192,10 @@ class ProcFs:
 
     def proportional_bytes(self, process: ProcessId) -> int | None:
         try:
-            rollup = self._read(process.pid, "smaps_rollup")
-        except PermissionError:
+            rollup = self._opener.smaps_rollup(process.pid)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
             return None
-        return None if rollup is None or self.process_at(process.pid) != process else proportional_bytes(rollup)
+        return None if self.process_at(process.pid) != process else proportional_bytes(rollup)
 
     def cgroup(self, process: ProcessId) -> str:
         cgroup = self._read(process.pid, "cgroup")
@@ -261,7 +238,7 @@ class ProcFs:
         if mount_namespaces is None:
             return True
         try:
-            return os.stat(f"{self._root}/{pid}/ns/mnt").st_ino in mount_namespaces
+            return self._opener.mount_namespace(pid) in mount_namespaces
         except (FileNotFoundError, ProcessLookupError):
             return False
 
@@ -275,7 +252,7 @@ class ProcFs:
         uid = effective_uid(status)
         if uid is None:
             return None
-        return facts_of(process, uid, cgroup, proc=self._root)
+        return facts_of(process, uid, cgroup, opener=self._opener)
 
     def _list_nested(self) -> Iterator[tuple[ProcessId, ProcessId]]:
         """``(as it knows itself, as we see it)`` for every process in a pid namespace below ours."""
@@ -300,11 +277,11 @@ class ProcFs:
             return None
 
 
-def facts_of(process: ProcessId, uid: int, cgroup: str, *, proc: str = "/proc") -> ProcessFacts:
+def facts_of(process: ProcessId, uid: int, cgroup: str, *, opener: Opener = LOCAL) -> ProcessFacts:
     """Facts about a process of ``uid`` with this ``/proc/PID/cgroup``."""
     slurm, pod = slurm_place_of(cgroup, uid=uid), pod_cgroup_of(cgroup)
     container = container_of(cgroup) if slurm is None and pod is None else None
-    owner = owner_of_user_namespace(process.pid, proc) or None  # root's: an engine that maps uids for everybody
+    owner = opener.owner_of_user_namespace(process.pid) or None  # root's: an engine that maps uids for everybody
     return ProcessFacts(process, uid, slurm, pod, container, owner)
 
 

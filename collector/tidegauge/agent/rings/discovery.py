@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from tidegauge.agent.run_dirs.folders import NotNowError, RunDir, UnsafeFileError, UserFolder
-from tidegauge.agent.run_dirs.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
+from tidegauge.agent.opening.port import OpenFolder
+from tidegauge.agent.opening.safe_files import Signature, UnsafeFileError
+from tidegauge.agent.run_dirs.folders import NotNowError, RunDir, UserFolder, delete, opened_folder
 from tidegauge.agent.run_dirs.user_folders import FolderChanges, UserFolders
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.agent.tenant_time import FairQueue, TenantTime
@@ -194,7 +195,7 @@ class RingFinder:
         """
         socket, files = socket_name(ring.process), names_beside(ring.process)
         try:
-            remove(ring.place.folder, ring.place.name, ring.signature, socket=socket, files=files)
+            delete(ring.place.folder, ring.place.name, ring.signature, socket=socket, files=files)
         except NotNowError:
             raise
         except OSError:
@@ -277,14 +278,14 @@ class RingFinder:
         signature = None
         refused_before = self._refused.get(place.folder, {})
         try:
-            signature = look_at(folder.fd, place.name, mount=folder.mount)
+            signature = folder.look_at(place.name)
             known = self._known.get(place)
             if (known is not None and known.same_file(signature)) or refused_before.get(place.name) == signature:
                 return None
             process = process_of(place.name)
             if process is None:
                 raise UnsafeFileError("name", "the name is not <pid>-<starttime>.ring")
-            fd, signature = open_checked(folder.fd, place.name, folder.uid, mount=folder.mount)
+            fd, signature = folder.open_checked(place.name)
         except UnsafeFileError as refused:
             if signature is None:
                 self._say_once(place, refused.reason, str(refused), now_s)

@@ -14,8 +14,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-from tidegauge.agent.run_dirs.folders import RunDir, UnsafeFileError, UserFolder
-from tidegauge.agent.run_dirs.safe_files import opened_folder
+from tidegauge.agent.opening.safe_files import UnsafeFileError
+from tidegauge.agent.run_dirs.folders import RunDir, UserFolder, opened_folder
 from tidegauge.agent.run_dirs.user_folders import FolderChanges, UserFolders
 from tidegauge.agent.tenant_time import FairQueue
 from tidegauge.core.jobs.tenants import Tenant, itself

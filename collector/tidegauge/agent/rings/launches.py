@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from tidegauge.agent.opening.port import OpenFolder
+from tidegauge.agent.opening.safe_files import Signature, UnsafeFileError, closing_fd
 from tidegauge.agent.ports import ProcSource, has_ended
 from tidegauge.agent.processes.command_socket import ProcessSocket
 from tidegauge.agent.rings.launch_names import LaunchNames, RecordPlace
-from tidegauge.agent.run_dirs.folders import NotNowError, RunDir, UnsafeFileError, UserFolder, closing_fd
-from tidegauge.agent.run_dirs.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
+from tidegauge.agent.run_dirs.folders import NotNowError, RunDir, UserFolder, delete, opened_folder
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.launches import MAX_RECORD_BYTES, LaunchRecord, LaunchSummary, decode_launch_record
@@ -152,7 +153,7 @@ class Launches:
         known = self._records.get(place)
         try:
             with opened_folder(folder) as there:
-                signature = look_at(there.fd, name, mount=there.mount)
+                signature = there.look_at(name)
                 if self._refused.get(place) == signature:
                     return
                 if known is None or known.signature != signature:
@@ -172,7 +173,7 @@ class Launches:
         claimed = process_of(name)
         if claimed is None:
             raise UnsafeFileError("name", "the name is not <pid>-<starttime>.job")
-        file, signature = open_checked(there.fd, name, there.uid, mount=there.mount)
+        file, signature = there.open_checked(name)
         with closing_fd(file):
             data = os.read(file, MAX_RECORD_BYTES + 1)
         try:
@@ -200,7 +201,7 @@ class Launches:
         elif over:
             self._records.pop(RecordPlace(launch.folder, launch.name), None)
             try:
-                remove(
+                delete(
                     launch.folder, launch.name, launch.signature, socket=launch_socket_name(launch.claimed)
                 )  # fmt: skip
             except OSError as error:
@@ -215,7 +216,7 @@ class Launches:
             self._skips.add(reason, f"{folder}/{name}", str(error), now_s=now_s)
         try:
             with opened_folder(folder) as there:
-                self._refused[place] = look_at(there.fd, name, mount=there.mount)
+                self._refused[place] = there.look_at(name)
         except (UnsafeFileError, OSError):
             self._refused[place] = None
 

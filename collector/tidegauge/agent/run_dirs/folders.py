@@ -9,38 +9,18 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from tidegauge.agent.opening.local import LOCAL
+from tidegauge.agent.opening.port import Opener, OpenFolder
+from tidegauge.agent.opening.safe_files import DIRECTORY, Signature, UnsafeFileError, closing_fd
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.run_dir_names import DEFAULT_RUN_DIRS
 
 if TYPE_CHECKING:  # it needs pydantic, and `tidegauge attach` finds a process's socket without
     from tidegauge.settings import Settings
-
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class UnsafeFileError(Exception):
-    """The file must not be used. ``reason`` is a stable word, the message is for people."""
-
-    def __init__(self, reason: str, why: str) -> None:
-        super().__init__(why)
-        self.reason = reason
-
-
-class closing_fd:  # noqa: N801 - reads as a verb: with closing_fd(os.open(path, flags)) as fd
-    """Context manager that closes a file descriptor."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def __enter__(self) -> int:
-        return self._fd
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
 
 
 class NotNowError(OSError):
@@ -66,11 +46,15 @@ class RunDir(Protocol):
         """A descriptor to list it and to open what is in it. Raises ``FileNotFoundError`` where there is none now,
         ``UnsafeFileError``, ``NotNowError``, and other ``OSError``."""
 
+    def opened_folder(self, uid: int) -> AbstractContextManager[OpenFolder]:
+        """The folder named ``uid`` in it. Raises ``UnsafeFileError`` also for one of another uid, and as ``opened``."""
+
 
 class HostRunDir(NamedTuple):
     """A run directory in the agent's mount namespace. It may not be a link; the folders above it are the admin's."""
 
     path: Path
+    opener: Opener = LOCAL
 
     @property
     def mount_namespaces(self) -> None:
@@ -94,6 +78,10 @@ class HostRunDir(NamedTuple):
             raise UnsafeFileError(reason, f"cannot be listed: {error.strerror}") from error
         return closing_fd(fd)
 
+    def opened_folder(self, uid: int) -> AbstractContextManager[OpenFolder]:
+        with self.opened() as run_dir:
+            return self.opener.host_folder(run_dir, self.path, uid)
+
     def __str__(self) -> str:
         return str(self.path)
 
@@ -113,6 +101,17 @@ class UserFolder(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.run_dir}/{self.uid}"
+
+
+def opened_folder(folder: UserFolder) -> AbstractContextManager[OpenFolder]:
+    """A user's folder. Raises as ``RunDir.opened_folder``."""
+    return folder.run_dir.opened_folder(folder.uid)
+
+
+def delete(folder: UserFolder, name: str, signature: Signature, *, socket: str, files: Collection[str] = ()) -> None:
+    """Delete what an ended process left (``OpenFolder.delete``), if the folder is there. Raises ``OSError``."""
+    with suppress(FileNotFoundError, UnsafeFileError), opened_folder(folder) as there:
+        there.delete(name, signature, socket=socket, files=files)
 
 
 def watched_run_dirs(settings: Settings, environ: Mapping[str, str]) -> list[Path]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tidegauge.agent.run_dirs.folders import DIRECTORY
+from tidegauge.agent.opening.safe_files import DIRECTORY
 
 LOOK_EVERY_S = 5.0
 

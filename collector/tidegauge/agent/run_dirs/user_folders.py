@@ -17,8 +17,8 @@ from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
-from tidegauge.agent.run_dirs.folders import RunDir, UnsafeFileError, UserFolder
-from tidegauge.agent.run_dirs.safe_files import mount_of, opened_name
+from tidegauge.agent.opening.safe_files import UnsafeFileError, mount_of, opened_name
+from tidegauge.agent.run_dirs.folders import RunDir, UserFolder
 
 MAX_FOLDERS = 4096
 """Users of a node with known folders."""

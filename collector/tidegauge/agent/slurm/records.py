@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 
-from tidegauge.agent.run_dirs.folders import DIRECTORY
-from tidegauge.agent.run_dirs.safe_files import opened
+from tidegauge.agent.opening.safe_files import DIRECTORY, opened
 from tidegauge.agent.source_health import SkipCounts
 from tidegauge.core.ids import JobId
 from tidegauge.core.jobs.slurm import SlurmJobRecord

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from tidegauge.agent.container_run_dirs.ways_in import entered
+from tidegauge.agent.opening.local import LOCAL, open_folder
+from tidegauge.agent.opening.port import OpenFolder
+from tidegauge.agent.opening.safe_files import UnsafeFileError, closing_fd
 from tidegauge.agent.processes.command_socket import ProcessSocket
 from tidegauge.agent.processes.procfs import DATA_WORKER, slurm_place_of
-from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, UnsafeFileError, UserFolder, closing_fd
-from tidegauge.agent.run_dirs.safe_files import look_at, opened_folder
+from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, UserFolder, opened_folder
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat, status_numbers
 from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS, run_dirs, socket_name
@@ -56,8 +57,12 @@ class SeenRunDir:
         return True
 
     def opened(self) -> AbstractContextManager[int]:
-        with entered(self.process, self.mount_namespace, PROC) as namespace:
+        with LOCAL.entered(self.process, self.mount_namespace) as namespace:
             return closing_fd(namespace.open(self.path))
+
+    def opened_folder(self, uid: int) -> OpenFolder:
+        with self.opened() as run_dir:
+            return open_folder(run_dir, uid, is_owners=False)
 
     def __str__(self) -> str:
         return f"/proc/{self.process.pid}/root{self.path}"
@@ -164,7 +169,7 @@ def socket_of(seen: SeenProcess, environ: Mapping[str, str]) -> ProcessSocket | 
     for run_dir in _run_dirs_of(seen, environ):
         folder = UserFolder(run_dir, seen.uid)
         with suppress(OSError, UnsafeFileError), opened_folder(folder) as there:
-            if file_kinds.S_ISSOCK(look_at(there.fd, name, mount=there.mount).mode):
+            if file_kinds.S_ISSOCK(there.look_at(name).mode):
                 return ProcessSocket(folder, seen.uid, name, seen.process)
     return None
 

@@ -12,7 +12,7 @@ from tidegauge.agent.evidence.checks import read_evidence
 from tidegauge.agent.evidence.files import MAX_EVIDENCE_BYTES
 from tidegauge.agent.evidence.making import ReadSnapshot, read_trace
 from tidegauge.agent.evidence.piece import Whose, evidence_of
-from tidegauge.agent.run_dirs.folders import UnsafeFileError
+from tidegauge.agent.opening.safe_files import UnsafeFileError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.growth.diff import Comparison, compare
 from tidegauge.cli.attach.process import AttachTarget

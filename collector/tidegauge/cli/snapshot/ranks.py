@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Optional
 
 from tidegauge.agent.evidence.checks import number_of, read_snapshot
 from tidegauge.agent.evidence.files import MAX_SNAPSHOT_BYTES, OpenFile
+from tidegauge.agent.opening.safe_files import UnsafeFileError
 from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocket, ask
-from tidegauge.agent.run_dirs.folders import UnsafeFileError
-from tidegauge.agent.run_dirs.safe_files import open_checked, opened_folder
+from tidegauge.agent.run_dirs.folders import opened_folder
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.snapshots.packed import from_packed
 from tidegauge.analysis.snapshots.reading import write_packed
@@ -116,7 +116,7 @@ def read_file(target: AttachTarget, name: str, most_bytes: int) -> bytes:
     folder = socket_of_target(target).folder
     try:
         with opened_folder(folder) as there:
-            fd, signature = open_checked(there.fd, name, there.uid, mount=there.mount)
+            fd, signature = there.open_checked(name)
             try:
                 return OpenFile(fd, name, signature).read(most_bytes)
             finally:

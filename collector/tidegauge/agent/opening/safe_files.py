@@ -11,14 +11,34 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from tidegauge.agent.run_dirs.folders import DIRECTORY, UnsafeFileError, UserFolder, closing_fd
-
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NAME_ONLY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class UnsafeFileError(Exception):
+    """The file must not be used. ``reason`` is a stable word, the message is for people."""
+
+    def __init__(self, reason: str, why: str) -> None:
+        super().__init__(why)
+        self.reason = reason
+
+
+class closing_fd:  # noqa: N801 - reads as a verb: with closing_fd(os.open(path, flags)) as fd
+    """Context manager that closes a file descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
 
 
 class Signature(NamedTuple):
@@ -41,16 +61,6 @@ class Signature(NamedTuple):
 
     def same_file(self, other: Signature) -> bool:
         return (self.device, self.inode) == (other.device, other.inode)
-
-
-class OpenFolder(NamedTuple):
-    """A user's open folder, for access relative to it."""
-
-    fd: int
-    uid: int
-    """Its owner, by the kernel."""
-    mount: int
-    """``mount_of`` it and of its run directory."""
 
 
 class opened(closing_fd):  # noqa: N801 - reads as a verb: with opened(path, flags) as fd
@@ -77,23 +87,6 @@ def opened_name(folder: int, name: str, *, mount: int | None = None) -> Iterator
         if mount_of(fd) != (mount_of(folder) if mount is None else mount):
             raise UnsafeFileError("mount", "something is mounted there")
         yield fd
-
-
-@contextmanager
-def opened_folder(folder: UserFolder) -> Iterator[OpenFolder]:
-    """A user's folder. Raises ``UnsafeFileError`` for one of another uid, ``NotNowError``, and other ``OSError``."""
-    with folder.run_dir.opened() as run_dir:
-        mount = mount_of(run_dir)
-        with opened_name(run_dir, str(folder.uid), mount=mount) as name:
-            status = os.fstat(name)
-            if not stat.S_ISDIR(status.st_mode):
-                raise UnsafeFileError(
-                    "symlink" if stat.S_ISLNK(status.st_mode) else "not_directory", "it is not a folder"
-                )
-            if folder.run_dir.mount_namespaces is None and status.st_uid != folder.uid:
-                raise UnsafeFileError("owner", f"the folder belongs to uid {status.st_uid}")
-            with opened(".", DIRECTORY, dir_fd=name) as fd:
-                yield OpenFolder(fd, status.st_uid, mount)
 
 
 def look_at(folder: int, name: str, *, mount: int | None = None) -> Signature:
@@ -125,16 +118,3 @@ def check(signature: Signature, uid: int) -> None:
         raise FileNotFoundError(errno.ENOENT, "deleted a moment ago")
     if signature.links > 1:  # the other name may lie where we would not look
         raise UnsafeFileError("hard_link", f"it has {signature.links} hard links")
-
-
-def remove(folder: UserFolder, name: str, signature: Signature, *, socket: str, files: Collection[str] = ()) -> None:
-    """Delete a file, if it still is the one that was read, and a socket and regular files beside it, if the folder's
-    owner owns them. Raises ``OSError``."""
-    with suppress(FileNotFoundError, UnsafeFileError), opened_folder(folder) as there:
-        if signature.same_file(look_at(there.fd, name, mount=there.mount)):
-            os.unlink(name, dir_fd=there.fd)
-        for other, is_such in ((socket, stat.S_ISSOCK), *((file, stat.S_ISREG) for file in files)):
-            with suppress(FileNotFoundError, UnsafeFileError):
-                beside = look_at(there.fd, other, mount=there.mount)
-                if is_such(beside.mode) and beside.uid == there.uid:
-                    os.unlink(other, dir_fd=there.fd)

@@ -17,8 +17,15 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegauge.agent.run_dirs.folders import DIRECTORY, UnsafeFileError, closing_fd
-from tidegauge.agent.run_dirs.safe_files import NAME_ONLY, mount_of, opened, opened_name
+from tidegauge.agent.opening.safe_files import (
+    DIRECTORY,
+    NAME_ONLY,
+    UnsafeFileError,
+    closing_fd,
+    mount_of,
+    opened,
+    opened_name,
+)
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
 

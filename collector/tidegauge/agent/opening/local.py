@@ -1,0 +1,154 @@
+"""Acts on other users' files and processes with the rights of this process."""
+
+from __future__ import annotations
+
+import os
+import socket as sockets
+import stat
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tidegauge.agent.opening.namespaces import owner_of_user_namespace
+from tidegauge.agent.opening.safe_files import (
+    DIRECTORY,
+    Signature,
+    UnsafeFileError,
+    closing_fd,
+    look_at,
+    mount_of,
+    open_checked,
+    opened,
+    opened_name,
+)
+from tidegauge.agent.opening.settings_folder import opened_settings_folder
+from tidegauge.agent.opening.ways_in import Entered, entered
+from tidegauge.core.ids import ProcessId
+from tidegauge.files import replace_file
+
+
+class LocalFolder(NamedTuple):
+    """The ``OpenFolder`` that this process may open."""
+
+    fd: int
+    uid: int
+    mount: int
+    """``mount_of`` it and of its run directory."""
+
+    def __enter__(self) -> LocalFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+
+    def look_at(self, name: str) -> Signature:
+        return look_at(self.fd, name, mount=self.mount)
+
+    def open_checked(self, name: str) -> tuple[int, Signature]:
+        return open_checked(self.fd, name, self.uid, mount=self.mount)
+
+    def connected(self, name: str, process: ProcessId, uid: int) -> sockets.socket:  # noqa: ARG002 - the port's
+        """Connect by descriptor all the way, so that it is to the file that was checked."""
+        with opened_name(self.fd, name, mount=self.mount) as found:
+            status = os.fstat(found)
+            if not stat.S_ISSOCK(status.st_mode) or status.st_uid != uid:
+                raise UnsafeFileError("socket", f"{name} is not a socket of uid {uid}")
+            connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM | sockets.SOCK_CLOEXEC)
+            try:
+                connection.setblocking(False)
+                connection.connect(f"/proc/self/fd/{found}")
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+    def delete(self, name: str, signature: Signature, *, socket: str, files: Collection[str]) -> None:
+        with suppress(FileNotFoundError, UnsafeFileError):
+            if signature.same_file(self.look_at(name)):
+                os.unlink(name, dir_fd=self.fd)
+        for other, is_such in ((socket, stat.S_ISSOCK), *((file, stat.S_ISREG) for file in files)):
+            with suppress(FileNotFoundError, UnsafeFileError):
+                beside = self.look_at(other)
+                if is_such(beside.mode) and beside.uid == self.uid:
+                    os.unlink(other, dir_fd=self.fd)
+
+
+def open_folder(run_dir: int, uid: int, *, is_owners: bool) -> LocalFolder:
+    """The folder named ``uid`` in an open run directory; ``is_owners``: it has to be that uid's.
+
+    Raises ``UnsafeFileError`` for one of another uid and for what is no folder, and ``OSError``.
+    """
+    mount = mount_of(run_dir)
+    with opened_name(run_dir, str(uid), mount=mount) as name:
+        status = os.fstat(name)
+        if not stat.S_ISDIR(status.st_mode):
+            raise UnsafeFileError("symlink" if stat.S_ISLNK(status.st_mode) else "not_directory", "it is not a folder")
+        if is_owners and status.st_uid != uid:
+            raise UnsafeFileError("owner", f"the folder belongs to uid {status.st_uid}")
+        return LocalFolder(os.open(".", DIRECTORY, dir_fd=name), status.st_uid, mount)
+
+
+class LocalOpener(NamedTuple):
+    """The ``Opener`` of a process that has the rights itself, or sees its own user's processes alone."""
+
+    proc: Path = Path("/proc")
+
+    def check(self) -> None:
+        pass
+
+    def host_folder(self, run_dir: int, path: Path, uid: int) -> LocalFolder:  # noqa: ARG002
+        return open_folder(run_dir, uid, is_owners=True)
+
+    def folder_inside(
+        self,
+        run_dir: int,
+        path: Path,  # noqa: ARG002 - the port's
+        uid: int,
+        ways_in: Sequence[tuple[ProcessId, int]],  # noqa: ARG002 - the port's
+    ) -> LocalFolder:
+        return open_folder(run_dir, uid, is_owners=False)
+
+    def entered(self, process: ProcessId, mount_namespace: int) -> AbstractContextManager[Entered]:
+        return entered(process, mount_namespace, self.proc)
+
+    def mount_namespace(self, pid: int) -> int:
+        return os.stat(f"{self.proc}/{pid}/ns/mnt").st_ino
+
+    def mount_namespaces(self, pids: Sequence[int]) -> Sequence[int | None]:
+        return [self._mount_namespace_or_none(pid) for pid in pids]
+
+    def _mount_namespace_or_none(self, pid: int) -> int | None:
+        try:
+            return self.mount_namespace(pid)
+        except OSError:
+            return None
+
+    def owner_of_user_namespace(self, pid: int) -> int | None:
+        return owner_of_user_namespace(pid, str(self.proc))
+
+    def smaps_rollup(self, pid: int) -> str:
+        with opened(f"{self.proc}/{pid}/smaps_rollup", os.O_RDONLY | os.O_CLOEXEC) as fd:
+            return os.read(fd, 1 << 16).decode(errors="replace")
+
+    @property
+    def settings_owner(self) -> int:
+        return os.geteuid()
+
+    def make_settings_folder(self, run_dir: Path) -> None:
+        os.close(opened_settings_folder(run_dir, owner=self.settings_owner, make=True))
+
+    def write_settings(self, run_dir: Path, name: str, content: bytes) -> None:
+        with self._settings(run_dir) as folder:
+            replace_file(name, content, mode=0o644, dir_fd=folder, durable=True)
+
+    def delete_settings(self, run_dir: Path, name: str) -> None:
+        with self._settings(run_dir) as folder, suppress(FileNotFoundError, IsADirectoryError):
+            os.unlink(name, dir_fd=folder)
+
+    def _settings(self, run_dir: Path) -> closing_fd:
+        return closing_fd(opened_settings_folder(run_dir, owner=self.settings_owner, make=False))
+
+
+LOCAL = LocalOpener()
+"""For whoever is the agent's own user, and for a root agent."""

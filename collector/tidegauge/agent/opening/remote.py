@@ -1,0 +1,320 @@
+"""OpenerActs on other users' files and processes by way of the opener, a process that has the rights (ADR 33).
+
+A connection that holds a folder or a namespace belongs to whoever does; others take another one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket as sockets
+import struct
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tidegauge.agent.opening.local import LOCAL
+from tidegauge.agent.opening.port import Opener
+from tidegauge.agent.opening.safe_files import Signature, UnsafeFileError
+from tidegauge.agent.opening.wire import (
+    MAX_PIDS,
+    MAX_REPLY_BYTES,
+    Kind,
+    OpenerReply,
+    OpenerRequest,
+    WireError,
+    decode_reply,
+    encode_request,
+    is_of_a_process,
+    receive,
+)
+from tidegauge.core.ids import ProcessId
+
+PATIENCE_S = 20.0
+"""For one answer, which takes some 0.1 ms: longer than a pause for too many requests."""
+MAX_IDLE = 32
+"""Connections kept for later."""
+MAX_SMAPS_BYTES = 1 << 16
+_UCRED = struct.Struct("3i")
+
+
+class OpenerAwayError(OSError):
+    """The opener does not answer, or is another version: what it was asked for is unknown."""
+
+    def __init__(self, why: object) -> None:
+        super().__init__(errno.ECOMM, f"the opener does not answer: {why}")
+
+
+class OpenerConnection:
+    """One connection to the opener. For one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ``OpenerAwayError``."""
+        self._socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET | sockets.SOCK_CLOEXEC)
+        try:
+            self._socket.settimeout(PATIENCE_S)
+            self._socket.connect(str(path))
+            _, uid, _ = _UCRED.unpack(self._socket.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _UCRED.size))
+            if uid != 0:
+                raise PermissionError(errno.EPERM, f"uid {uid} listens there, not root")
+        except OSError as error:
+            self._socket.close()
+            raise OpenerAwayError(error) from error
+
+    def ask(self, request: OpenerRequest) -> tuple[OpenerReply, int | None]:
+        """The answer, and a descriptor that the caller closes. Raises what the opener met: ``UnsafeFileError``,
+        ``OSError``; ``OpenerAwayError`` leaves the connection of no more use."""
+        try:
+            self._socket.sendall(encode_request(request))
+            data, descriptors = receive(self._socket, MAX_REPLY_BYTES)
+        except (OSError, WireError) as error:
+            raise OpenerAwayError(error) from error
+        try:
+            if not data:
+                raise OpenerAwayError("it has hung up")
+            reply = decode_reply(data)
+        except WireError as error:
+            _close(descriptors)
+            raise OpenerAwayError(error) from error
+        except BaseException:
+            _close(descriptors)
+            raise
+        return reply, descriptors[0] if descriptors else None
+
+    def descriptor(self, request: OpenerRequest) -> tuple[OpenerReply, int]:
+        """The answer to a request for a descriptor. Failures as for ``ask``."""
+        reply, descriptor = self.ask(request)
+        if descriptor is None:
+            raise OpenerAwayError("it sent no descriptor")
+        return reply, descriptor
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class RemoteFolder(NamedTuple):
+    """The ``OpenFolder`` that a connection holds."""
+
+    opener: RemoteOpener
+    connection: OpenerConnection
+    fd: int
+    uid: int
+
+    def __enter__(self) -> RemoteFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+        self.opener.leave(self.connection)
+
+    def look_at(self, name: str) -> Signature:
+        reply, _ = self.connection.ask(OpenerRequest(Kind.LOOK, name=_checked(name)))
+        assert reply.signature is not None, "decode_reply makes one"
+        return reply.signature
+
+    def open_checked(self, name: str) -> tuple[int, Signature]:
+        reply, descriptor = self.connection.descriptor(OpenerRequest(Kind.OPEN, name=_checked(name)))
+        assert reply.signature is not None, "decode_reply makes one"
+        return descriptor, reply.signature
+
+    def connected(self, name: str, process: ProcessId, uid: int) -> sockets.socket:
+        request = OpenerRequest(
+            Kind.CONNECT, uid=uid, pid=process.pid, start_ticks=process.start_ticks, name=_checked(name)
+        )
+        _, descriptor = self.connection.descriptor(request)
+        return sockets.socket(fileno=descriptor)
+
+    def delete(self, name: str, signature: Signature, *, socket: str, files: Collection[str]) -> None:
+        own = OpenerRequest(Kind.DELETE, device=signature.device, inode=signature.inode, name=_checked(name))
+        beside = [OpenerRequest(Kind.DELETE_BESIDE, is_inside=True, name=socket)]
+        beside += [OpenerRequest(Kind.DELETE_BESIDE, name=file) for file in files]
+        for request in (own, *beside):
+            with suppress(FileNotFoundError, UnsafeFileError):
+                self.connection.ask(request)
+
+
+class RemoteNamespace(NamedTuple):
+    """The ``EnteredNamespace`` that a connection holds."""
+
+    opener: RemoteOpener
+    connection: OpenerConnection
+
+    def open(self, path: Path) -> int:
+        _, descriptor = self.connection.descriptor(OpenerRequest(Kind.RUN_DIR, self.opener.number_of(path)))
+        return descriptor
+
+
+class RemoteOpener:
+    """The ``Opener`` behind the socket ``path``. Connects when it is first asked, and anew whenever it has to; until
+    then everything raises ``OpenerAwayError``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._idle: list[OpenerConnection] = []
+        self._lock = threading.Lock()
+        self._numbers: dict[Path, int] = {}
+        """Places of the run directories in the opener's list."""
+
+    def check(self) -> None:
+        self._once(OpenerRequest(Kind.RUN_DIRS))
+
+    def host_folder(self, run_dir: int, path: Path, uid: int) -> RemoteFolder:
+        connection = self._begun(OpenerRequest(Kind.LEAVE))
+        return self._folder(connection, OpenerRequest(Kind.FOLDER, self.number_of(path), uid=uid), run_dir)
+
+    def folder_inside(
+        self, run_dir: int, path: Path, uid: int, ways_in: Sequence[tuple[ProcessId, int]]
+    ) -> RemoteFolder:
+        for process, namespace in ways_in:
+            with suppress(ProcessLookupError, FileNotFoundError, UnsafeFileError):
+                connection = self._begun(_enter(process, namespace))
+                return self._folder(
+                    connection, OpenerRequest(Kind.FOLDER, self.number_of(path), is_inside=True, uid=uid), run_dir
+                )
+        raise FileNotFoundError(errno.ENOENT, f"{path} is gone")
+
+    @contextmanager
+    def entered(self, process: ProcessId, mount_namespace: int) -> Iterator[RemoteNamespace]:
+        connection = self._begun(_enter(process, mount_namespace))
+        try:
+            yield RemoteNamespace(self, connection)
+        finally:
+            self.leave(connection)
+
+    def mount_namespace(self, pid: int) -> int:
+        (inode,) = self.mount_namespaces([pid])
+        if inode is None:
+            raise ProcessLookupError(errno.ESRCH, f"pid {pid} has ended")
+        return inode
+
+    def mount_namespaces(self, pids: Sequence[int]) -> Sequence[int | None]:
+        found: list[int | None] = []
+        for at in range(0, len(pids), MAX_PIDS):
+            some = pids[at : at + MAX_PIDS]
+            reply, _ = self._once(OpenerRequest(Kind.MOUNT_NAMESPACES, tail=struct.pack(f"<{len(some)}I", *some)))
+            inodes = [inode or None for (inode,) in struct.iter_unpack("<Q", reply.tail)]
+            if len(inodes) != len(some):
+                raise OpenerAwayError("it answered something else")
+            found += inodes
+        return found
+
+    def owner_of_user_namespace(self, pid: int) -> int | None:
+        reply, _ = self._once(OpenerRequest(Kind.USER_NAMESPACE, pid=pid))
+        return reply.value - 1 if reply.value else None
+
+    def smaps_rollup(self, pid: int) -> str:
+        _, descriptor = self._once(OpenerRequest(Kind.SMAPS_ROLLUP, pid=pid))
+        if descriptor is None:
+            raise OpenerAwayError("it sent no descriptor")
+        try:
+            return os.read(descriptor, MAX_SMAPS_BYTES).decode(errors="replace")
+        finally:
+            os.close(descriptor)
+
+    @property
+    def settings_owner(self) -> int:
+        return 0
+
+    def make_settings_folder(self, run_dir: Path) -> None:
+        self._once(OpenerRequest(Kind.MAKE_SETTINGS, self.number_of(run_dir)))
+
+    def write_settings(self, run_dir: Path, name: str, content: bytes) -> None:
+        self._once(OpenerRequest(Kind.WRITE_SETTINGS, self.number_of(run_dir), name=name, tail=content))
+
+    def delete_settings(self, run_dir: Path, name: str) -> None:
+        self._once(OpenerRequest(Kind.DELETE_SETTINGS, self.number_of(run_dir), name=name))
+
+    def number_of(self, path: Path) -> int:
+        """The place of a run directory in the opener's list. Raises ``UnsafeFileError`` for one that it does not
+        serve."""
+        if path not in self._numbers:
+            reply, _ = self._once(OpenerRequest(Kind.RUN_DIRS))
+            served = [Path(os.fsdecode(one)) for one in reply.tail.split(b"\0")]
+            self._numbers = {one: number for number, one in enumerate(served)}
+        if path not in self._numbers:
+            raise UnsafeFileError("not_served", f"the opener does not serve {path}")
+        return self._numbers[path]
+
+    def leave(self, connection: OpenerConnection) -> None:
+        """Let go of what ``connection`` holds, and keep it for later."""
+        try:
+            connection.ask(OpenerRequest(Kind.LEAVE))
+        except (OSError, UnsafeFileError):
+            connection.close()
+        else:
+            self._keep(connection)
+
+    def close(self) -> None:
+        with self._lock:
+            for connection in self._idle:
+                connection.close()
+            self._idle.clear()
+
+    def _folder(self, connection: OpenerConnection, request: OpenerRequest, run_dir: int) -> RemoteFolder:
+        try:
+            reply, descriptor = connection.descriptor(request)
+            folder = RemoteFolder(self, connection, descriptor, reply.value)
+        except BaseException:
+            self.leave(connection)
+            raise
+        here = Signature.of(os.fstat(run_dir))
+        if reply.signature is None or not reply.signature.same_file(here):
+            folder.__exit__()
+            raise FileNotFoundError(errno.ENOENT, "another run directory is there now")
+        return folder
+
+    def _once(self, request: OpenerRequest) -> tuple[OpenerReply, int | None]:
+        connection, reply, descriptor = self._asked(request)
+        self._keep(connection)
+        return reply, descriptor
+
+    def _begun(self, request: OpenerRequest) -> OpenerConnection:
+        """A connection that has been answered ``request``, and is the caller's."""
+        connection, _, _ = self._asked(request)
+        return connection
+
+    def _asked(self, request: OpenerRequest) -> tuple[OpenerConnection, OpenerReply, int | None]:
+        """Ask by a connection that was kept, or by a new one: those that were kept end with the opener."""
+        while True:
+            with self._lock:
+                kept = self._idle.pop() if self._idle else None
+            connection = kept or OpenerConnection(self._path)
+            try:
+                return connection, *connection.ask(request)
+            except OpenerAwayError:
+                connection.close()
+                if kept is None:
+                    raise
+            except (OSError, UnsafeFileError):
+                self._keep(connection)
+                raise
+
+    def _keep(self, connection: OpenerConnection) -> None:
+        with self._lock:
+            if len(self._idle) < MAX_IDLE:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+
+def open_opener(path: Path | None) -> Opener:
+    """The opener behind the socket ``path``; without one, this process itself."""
+    return LOCAL if path is None else RemoteOpener(path)
+
+
+def _enter(process: ProcessId, mount_namespace: int) -> OpenerRequest:
+    return OpenerRequest(Kind.ENTER, pid=process.pid, start_ticks=process.start_ticks, inode=mount_namespace)
+
+
+def _checked(name: str) -> str:
+    """Raises ``UnsafeFileError`` for a name that the opener does not take."""
+    if not is_of_a_process(name):
+        raise UnsafeFileError("name", "the name is not <pid>-<starttime> with a known ending")
+    return name
+
+
+def _close(descriptors: Collection[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,0 +1,158 @@
+"""Serves the agent on a Unix socket: one thread a connection, each request checked and bounded.
+
+A thread a connection, as one act may wait (a process that is about to run a program from a dead file system holds the
+lock of its own memory): the agent's other threads go on.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from tidegauge.agent.opening.safe_files import UnsafeFileError
+from tidegauge.agent.opening.wire import (
+    MAX_REQUEST_BYTES,
+    WireError,
+    decode_request,
+    encode_error,
+    encode_reply,
+    receive,
+)
+from tidegauge.opener.acts import OpenerActs
+
+_log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 64
+"""An agent has some twenty threads."""
+MAX_REQUESTS_PER_S = 10_000
+"""Of all connections; what is more waits. A thousand ranks ask some 1,600 times a second."""
+HOLD_S = 30.0
+"""How long a connection may hold a folder without a word: what is held open keeps a container's memory."""
+SEND_S = 10.0
+"""How long a client may leave an answer unread."""
+_UCRED = struct.Struct("3i")
+_SEND_TIMEOUT = struct.pack("@ll", int(SEND_S), 0)
+
+
+class RequestPace:
+    """A bound for requests a second. For any thread."""
+
+    def __init__(self, per_s: float = MAX_REQUESTS_PER_S) -> None:
+        self._per_s = per_s
+        self._next_s = 0.0
+        self._lock = threading.Lock()
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds to wait before the next request is carried out. Up to a second's requests are free."""
+        with self._lock:
+            self._next_s = max(self._next_s, now_s - 1.0) + 1.0 / self._per_s
+            return max(0.0, self._next_s - now_s)
+
+
+class OpenerServer:
+    """Accepts connections of one user on ``listener``."""
+
+    def __init__(self, listener: socket.socket, uid: int, run_dirs: Sequence[Path]) -> None:
+        self._listener = listener
+        self._uid = uid
+        self._run_dirs = tuple(run_dirs)
+        self._pace = RequestPace()
+        self._places = threading.Semaphore(MAX_CONNECTIONS)
+
+    def serve(self) -> None:
+        """Until the listener is closed."""
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                if self._listener.fileno() < 0:
+                    return
+                time.sleep(0.1)  # out of descriptors
+                continue
+            if _peer_uid(connection) != self._uid:
+                _log.warning("refused a connection of uid %d", _peer_uid(connection))
+                connection.close()
+            elif not self._places.acquire(blocking=False):
+                connection.close()
+            else:
+                threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
+
+    def _serve_one(self, connection: socket.socket) -> None:
+        acts = OpenerActs(self._run_dirs)
+        try:
+            with connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
+                while self._answer_next(connection, acts):
+                    pass
+        except (OSError, WireError) as error:
+            _log.debug("a connection ended: %s", error)
+        finally:
+            acts.let_go()
+            self._places.release()
+
+    def _answer_next(self, connection: socket.socket, acts: OpenerActs) -> bool:
+        """Whether there may be more. Raises ``OSError`` and ``WireError``; then the connection is of no more use."""
+        _set_receive_timeout(connection, HOLD_S if acts.holds_something else 0.0)
+        data, descriptors = receive(connection, MAX_REQUEST_BYTES)
+        for unwanted in descriptors:
+            os.close(unwanted)
+        if not data or descriptors:
+            return False
+        request = decode_request(data)
+        wait_s = self._pace.wait_s(time.monotonic())
+        if wait_s > 0:
+            time.sleep(wait_s)
+        descriptor = None
+        try:
+            try:
+                reply, descriptor = acts.act(request)
+                answer = encode_reply(reply)
+            except (OSError, UnsafeFileError) as error:
+                answer = encode_error(error)
+            socket.send_fds(connection, [answer], [] if descriptor is None else [descriptor])
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+        return True
+
+
+def listening(path: Path, group: int) -> socket.socket:
+    """A socket at ``path``, in a folder of root's, for members of ``group`` alone. Raises ``OSError``."""
+    folder = path.parent.stat()
+    if folder.st_uid != 0 or folder.st_mode & 0o022:
+        raise PermissionError(errno.EPERM, f"{path.parent} has to be root's, and writable for nobody else")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    try:
+        with suppress(FileNotFoundError):
+            path.unlink()
+        before, egid = os.umask(0o117), os.getegid()
+        try:
+            if egid != group:
+                os.setegid(group)
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+            if egid != group:
+                os.setegid(egid)
+        listener.listen(MAX_CONNECTIONS)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return int(uid)
+
+
+def _set_receive_timeout(connection: socket.socket, seconds: float) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", int(seconds), 0))
