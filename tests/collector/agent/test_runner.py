@@ -9,7 +9,6 @@ import pytest
 from fake_node import FakeClock
 from tidegauge.agent.direct_reporter import DirectReporter
 from tidegauge.agent.runner import AgentRunner, Ticker
-from tidegauge.cluster.views import ReportReply
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
@@ -19,6 +18,7 @@ from tidegauge.core.orders import Order, OrderResult, OrderTo
 from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.persons.forgotten import Forgotten
 from tidegauge.core.views import NodeSummary
+from tidegauge.protocol.messages import ReportReply
 from waiting import PATIENCE_S
 
 

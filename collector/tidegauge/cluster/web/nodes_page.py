@@ -107,7 +107,8 @@ def _card(node: NodeStatus, on: Tenancies) -> str:
     gpus = "".join(_gpu(gpu, on.get((node.hostname, gpu.uuid), ())) for gpu in node.gpus)
     rows = f"<ul>{gpus}</ul>" if gpus else muted("No GPU is known of it.")
     chip = health_chip(node.health.value, is_well=node.health is NodeHealth.OK)
-    return f'<article class="node"><h3>{name_text(node.hostname)}</h3><p>{chip}{told}</p>{rows}</article>'
+    problem = f"<p>{escape(node.problem)}</p>" if node.problem else ""
+    return f'<article class="node"><h3>{name_text(node.hostname)}</h3><p>{chip}{told}</p>{problem}{rows}</article>'
 
 
 def _gpu(gpu: GpuView, ranks: Sequence[Tenancy | None]) -> str:
