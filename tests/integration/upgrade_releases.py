@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -57,3 +58,11 @@ def probe_environ(code: Path, environ: Mapping[str, str], *, level: str = "stats
     """For a job that the probe of that code watches, as its own ``tidegauge run`` would have it."""
     folder = code / "collector" / "tidegauge" / "probe" / "activation" / "pythonpath"
     return {**environ, "TIDEGAUGE_PROFILE": level, "PYTHONPATH": str(folder)}
+
+
+def say(code: Path, program: str, *arguments: str) -> str:
+    """What a small Python program prints that runs on that code."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], env=service_environ(code, os.environ), cwd="/",
+        capture_output=True, text=True, check=True, timeout=180,
+    ).stdout  # fmt: skip

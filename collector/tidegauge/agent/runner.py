@@ -245,7 +245,7 @@ class AgentRunner:
         self._wake.set()
 
     def _guarded(self, talk: Callable[[], bool]) -> None:
-        """Talk to the coordinator; ``talk`` returns whether it did. Errors are logged once."""
+        """Talk to the coordinator; ``talk`` returns whether it was heard. Errors are logged once."""
         try:
             talked = talk()
         except Exception as error:
@@ -278,8 +278,7 @@ class AgentRunner:
         if not self._reporter.report(summary):
             return False
         self._pace.sent(summary, now_s)
-        self._hear()
-        return True
+        return self._hear()  # that it was sent says nothing yet: it may be refused
 
     def _take(self, reply: ReportReply) -> None:
         self._carrier.take(reply.orders)

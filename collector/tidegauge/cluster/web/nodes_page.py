@@ -81,7 +81,7 @@ def nodes_page(nodes: Sequence[NodeStatus], on: Tenancies, *, words: str, show: 
 
 
 def _fits(node: NodeStatus, on: Tenancies, words: str, show: str) -> bool:
-    if show == "problem" and node.health is NodeHealth.OK:
+    if show == "problem" and node.health is NodeHealth.OK and node.problem is None:
         return False
     if show == "unknown" and not any((gpu.other_processes_bytes or 0) >= MIN_UNKNOWN_BYTES for gpu in node.gpus):
         return False
