@@ -90,6 +90,14 @@ def test_endpoint_refuses_a_report_of_another_version_and_status_says_why(caplog
     assert head.node().problem is None
 
 
+def test_a_node_that_is_gone_has_no_problem_any_more() -> None:
+    head = Head()
+    head.refusal(b"")
+    assert head.node().problem is not None
+    head.coordinator.engine_nodes([])
+    assert (head.node().health, head.node().problem) == (NodeHealth.GONE, None)
+
+
 def test_endpoint_says_which_items_were_left_out(caplog: pytest.LogCaptureFixture) -> None:
     head = Head()
     raw = unpacked(encode(full(NodeSummary)))[2]

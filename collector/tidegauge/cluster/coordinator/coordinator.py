@@ -394,7 +394,7 @@ class Coordinator:
 
     def _lose(self, node: KnownNode, now_s: float) -> None:
         node.gone_s = now_s
-        node.engine = None
+        node.engine = node.problem = None
         self._usable_bytes = None
         for key, rank in list(node.ranks.items()):
             # With the node's agent gone nobody can say whether the process still runs: it is stale, and it ends here.
