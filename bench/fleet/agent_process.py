@@ -5,14 +5,13 @@
 Says where ``/metrics`` is in one line of JSON, works until its standard input ends, and then says what it has seen.
 
 Simulated: the driver (every rank has what it reserves and 2 GiB more on a GPU, as of the last poll), and the way to the
-coordinator: a report is pickled, as it is for Ray, and dropped.
+coordinator: a report is made into bytes, as it is for Ray, and dropped.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import pickle
 import statistics
 import sys
 import time
@@ -24,6 +23,7 @@ from tidegauge.agent.ports import GpuReading
 from tidegauge.cluster.ray_service.agent_service import AgentService
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.views import NodeSummary, NodeView
+from tidegauge.protocol.coding import encode
 from tidegauge.settings import Settings
 from tidegauge_exporter.metrics.server import MetricsServer
 
@@ -39,7 +39,7 @@ class DroppingReporter:
         """Of the last one."""
 
     def report(self, summary: NodeSummary) -> bool:
-        self.report_bytes = len(pickle.dumps(summary, protocol=5))
+        self.report_bytes = len(encode(summary))
         self.reports += 1
         return True
 

@@ -1,7 +1,7 @@
 """What a coordinator's own work costs, without Ray and on a simulated clock: a fleet's reports fed as fast as it goes.
 
-Each simulated second: the reports that agents send at the pace that the coordinator asks for (taken from their pickled
-form, the reply pickled, as Ray does), one turn of incidents and policy on a real SQLite file, one look after the
+Each simulated second: the reports that agents send at the pace that the coordinator asks for (as bytes, as
+the reply), one turn of incidents and policy on a real SQLite file, one look after the
 agents, one look of ``tidegauge top``; every two seconds a turn of escalation, every 15 a scrape of ``/metrics``, every
 600 a garbage collection.
 Processor time of these calls is counted, that of the simulated agents is not.
@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import gc
 import heapq
-import pickle
 import random
 import tempfile
 import time
@@ -29,13 +28,16 @@ from tidegauge.cluster.api.http_api import Request
 from tidegauge.cluster.api.loop_api import loop_figures
 from tidegauge.cluster.api.overview_api import KEPT_S, Kept, OverviewReads
 from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.coordinator.report_endpoint import ReportEndpoint
 from tidegauge.cluster.incident_loops.escalation_loop import EscalationLoop
 from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
 from tidegauge.cluster.ray_service.agent_reconciler import AgentReconciler
 from tidegauge.cluster.ray_service.coordinator_service import COLLECT_EVERY_S, keep_pauses_short
 from tidegauge.cluster.store import open_store, sqlite_url
-from tidegauge.cluster.views import EngineNode, ReportReply
+from tidegauge.cluster.views import EngineNode
 from tidegauge.core.incidents.actions import Switches
+from tidegauge.protocol.coding import decode, encode
+from tidegauge.protocol.messages import ReportReply
 from tidegauge_exporter.metrics.jobs import job_metrics
 from tidegauge_scheduler_hooks.closed_loop import ClosedLoop
 from tidegauge_scheduler_hooks.policy.files import PolicySource
@@ -102,6 +104,7 @@ class Site:
         self.now_s = BEGAN_S
         self.fleet = fleet
         self.coordinator = Coordinator(wall_s=self.clock_s, monotonic_s=self.clock_s, incarnation="bench")
+        self.endpoint = ReportEndpoint(self.coordinator, monotonic_s=self.clock_s)
         self.store = open_store(sqlite_url(folder))
         self.keeper = AgentReconciler(SimulatedEngine(fleet.nodes), self.coordinator, monotonic_s=self.clock_s)
         self.loop = ClosedLoop(
@@ -154,8 +157,9 @@ class Site:
             self._counted("garbage collection", gc.collect)
 
     def _report(self, node: int) -> None:
-        data = pickle.dumps(self.fleet.summary(node, self.now_s), protocol=5)
-        reply = self._counted("reports", functools.partial(self._answer, data))
+        data = encode(self.fleet.summary(node, self.now_s))
+        answer = self._counted("reports", functools.partial(self.endpoint.answer, node_id(node), data))
+        reply = decode(ReportReply, answer).message
         self.reports += 1
         talks = self.fleet.take(node, reply.orders, reply.evidence_kept, self.now_s)
         every_s = reply.report_every_s
@@ -163,11 +167,6 @@ class Site:
             every_s *= random.random()  # as agents do, so that those that began together do not stay together
             self._paced.add(node)
         self._plan(node, self.now_s + (PERIOD_S if talks else max(PERIOD_S, every_s)), anew=True)
-
-    def _answer(self, data: bytes) -> ReportReply:
-        reply = self.coordinator.report(pickle.loads(data))  # made a moment ago, right here
-        pickle.dumps(reply, protocol=5)
-        return reply
 
     def _plan(self, node: int, due_s: float, *, anew: bool = False) -> None:
         if anew or due_s < self._due_s[node]:

@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 
 from fleet.measuring import cpu_s, private_bytes
 from fleet.summaries import Fleet, shards
+from tidegauge.protocol.coding import decode, encode
+from tidegauge.protocol.messages import ReportReply
 
 BENCH = Path(__file__).resolve().parents[1]
 PERIOD_S, SCRAPE_EVERY_S, LOOK_EVERY_S = 1.0, 15.0, 1.0
@@ -84,7 +86,7 @@ class Agents:
                         self._plan(node, now_s + PERIOD_S, anew=True)
                         continue
                     summary = self._fleet.summary(node, now_s)
-                    under_way[coordinator.report.remote(summary)] = node, time.perf_counter()
+                    under_way[coordinator.report.remote(summary.node_id, encode(summary))] = node, time.perf_counter()
             wait_s = max(0.001, min(self._due[0][0] if self._due else ends_s, next_s) - time.time())
             if not under_way:
                 time.sleep(wait_s)
@@ -94,10 +96,10 @@ class Agents:
             for ref in answered:
                 node, sent_s = under_way.pop(ref)
                 took_s.append(at_s - sent_s)
-                self._take(node, ray.get(ref))
+                self._take(node, decode(ReportReply, ray.get(ref)).message)
         return took_s, self._fleet.begun - begun
 
-    def _take(self, node: int, reply: Any) -> None:
+    def _take(self, node: int, reply: ReportReply) -> None:
         now_s = time.time()
         talks = self._fleet.take(node, reply.orders, reply.evidence_kept, now_s)
         every_s = max(PERIOD_S, reply.report_every_s)

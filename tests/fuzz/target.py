@@ -53,6 +53,7 @@ _PLACES = {
     "job_settings": "json_bodies:JOB_SETTINGS",
     "webhook": "json_bodies:WEBHOOK",
     "wire": "json_bodies:WIRE",
+    "messages": "messages",
     "commands": "commands",
     "pods": "pods",
     "http": "requests",

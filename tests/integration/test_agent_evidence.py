@@ -18,13 +18,13 @@ from tidegauge.agent.job_settings import open_job_settings
 from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.agent.runner import AgentRunner
 from tidegauge.analysis.snapshots.reading import read_snapshot
-from tidegauge.cluster.views import ReportReply
 from tidegauge.core.evidence import Evidence, EvidenceReason
 from tidegauge.core.evidence.request import Window, evidence_request
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.orders import Order, OrderTo
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.probe.activation.launch import activation_environ
+from tidegauge.protocol.messages import ReportReply
 from tidegauge.settings import Settings
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(400)]

@@ -5,13 +5,10 @@ The older part is the real code of an earlier commit in a process of its own; ra
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import pickle
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,16 +18,12 @@ import pytest
 
 from fakegpu.rig import Rig
 from integration.service import eventually
-from integration.upgrade_releases import old_code, probe_environ, say, service_environ, why_not
-from matrix import in_turns
+from integration.upgrade_releases import old_code, probe_environ, service_environ, why_not
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
-from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.escalation_loop import NO_SUCH_COMMAND
-from tidegauge.cluster.ray_service.former_addresses import accept_former_addresses
 from tidegauge.core.orders import Order, OrderResult, OrderTo
 from tidegauge.core.ring_layout import LAYOUT_VERSION
 from tidegauge.core.views import RankView
-from tidegauge.core.wire import to_json
 from tidegauge.probe.activation.launch import activation_environ
 from tidegauge.settings import Settings
 from upgrade_fixtures import ring
@@ -158,34 +151,6 @@ class TestNewProbe:
             assert look()["rings_skipped"] == {"version": 1}
             assert look()["rings_skipped"] == {"version": 1}, "counted once"
             assert look()["ranks"] == []
-
-
-REPORT = """
-import base64, pickle, sys, time
-from pathlib import Path
-from tidegauge.agent.node_agent import open_node_agent
-from tidegauge.agent.settings import Settings
-agent = open_node_agent(Settings(run_dir=Path(sys.argv[1])))
-until_s = time.monotonic() + 120
-while not any(rank.steps > 5 for rank in agent.view().ranks) and time.monotonic() < until_s:
-    agent.poll()
-    time.sleep(0.05)
-summary = agent.summary(node_id="n1", incarnation="i1", metrics_address="127.0.0.1:1")
-print(base64.b64encode(pickle.dumps(summary)).decode())
-"""
-
-
-@pytest.mark.parametrize("release", in_turns(["2-closed-loop", "4-slurm", "6-allocator", "7-evidence"], 2))
-def test_a_report_of_an_old_agent_is_taken_in(release: str, rig: Rig, gpus: dict[str, str], tmp_path: Path) -> None:
-    """A node's agent that was not restarted yet reports to a coordinator that was."""
-    accept_former_addresses()
-    with old_code(needed(release)) as code, training(rig, tmp_path / "run", probe_environ(code, gpus)):
-        summary = pickle.loads(base64.b64decode(say(code, REPORT, str(tmp_path / "run"))))
-    coordinator = Coordinator(wall_s=time.time, monotonic_s=time.monotonic, incarnation="c1")
-    assert coordinator.report(summary).accepted
-    (job,) = coordinator.jobs()
-    assert (job.job_id, len(job.ranks)) == ("llm", 1)
-    assert json.loads(to_json(job))["ranks"][0]["identity"]["attempts_each"] == 1
 
 
 def seen(agent: NodeAgent, *, after_step: int = 5) -> RankView | None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegauge.agent.runner import ReportAnswer
 from tidegauge.core.views import NodeSummary
+from tidegauge.protocol.messages import ReportReply
 
 
 class DirectReporter:
     """The ``Reporter`` whose reports ``answer`` answers, such as ``Coordinator.report`` in the same process."""
 
-    def __init__(self, answer: Callable[[NodeSummary], ReportAnswer | None]) -> None:
+    def __init__(self, answer: Callable[[NodeSummary], ReportReply | None]) -> None:
         self._answer = answer
-        self._reply: ReportAnswer | None = None
+        self._reply: ReportReply | None = None
 
     def report(self, summary: NodeSummary) -> bool:
         self._reply = self._answer(summary)
         return True
 
-    def hear(self) -> ReportAnswer | None:
+    def hear(self) -> ReportReply | None:
         reply, self._reply = self._reply, None
         return reply

@@ -19,56 +19,13 @@ from tidegauge.core.orders import Order, OrderResult
 from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.persons.forgotten import Forgotten
 from tidegauge.core.views import NodeSummary, RankSummary
+from tidegauge.protocol.messages import ReportReply
 
 _log = logging.getLogger(__name__)
 
 RESULTS_AFTER_S = 0.1
 """Delay of a report with new results of orders, instead of the next tick: a job that is asked for a checkpoint trains
 on meanwhile. Not at once, so that the ranks of a node, which are asked together, are reported together."""
-
-
-class ReportAnswer(Protocol):
-    """The coordinator's reply for this node (``cluster.views.ReportReply``)."""
-
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        """All orders without a known result."""
-
-    @property
-    def job_settings(self) -> tuple[JobSettings, ...] | None:
-        """All settings for the node; ``None``: leave them as they are."""
-
-    @property
-    def pods(self) -> tuple[PodFacts, ...]:
-        """Facts of ``NodeSummary.pods_wanted``, where known."""
-
-    @property
-    def evidence_kept(self) -> tuple[str, ...]:
-        """Ids of ``NodeSummary.evidence`` that need not be sent again."""
-
-    @property
-    def profiles_kept(self) -> tuple[str, ...]:
-        """Ids of ``NodeSummary.profiles`` that need not be sent again."""
-
-    @property
-    def snapshots_wanted(self) -> frozenset[str] | None:
-        """Keys of snapshots that must stay; ``None``: unknown now."""
-
-    @property
-    def forgotten(self) -> tuple[Forgotten, ...]:
-        """Persons whose snapshots are to be deleted."""
-
-    @property
-    def peer_bounds(self) -> tuple[PeerBound, ...]:
-        """All ranks of the node that a peer's bound holds for."""
-
-    @property
-    def group_names(self) -> tuple[NameOfGroup, ...]:
-        """Names of the groups of the node's ranks, for jobs that have several."""
-
-    @property
-    def report_every_s(self) -> float:
-        """Seconds between reports while nothing happens; never fewer than the setting."""
 
 
 class Reporter(Protocol):
@@ -79,7 +36,7 @@ class Reporter(Protocol):
 
         Must not wait for an answer: the next poll is behind it. May raise anything; an error is logged once."""
 
-    def hear(self) -> ReportAnswer | None:
+    def hear(self) -> ReportReply | None:
         """The reply that has come since the last call, to any report, or ``None``. Called at every poll: it must cost
         next to nothing. As ``report``, it does not wait and may raise anything."""
 
@@ -292,7 +249,7 @@ class AgentRunner:
         self._wake.set()
 
     def _guarded(self, talk: Callable[[], bool]) -> None:
-        """Talk to the coordinator; ``talk`` returns whether it did. Errors are logged once."""
+        """Talk to the coordinator; ``talk`` returns whether it was heard. Errors are logged once."""
         try:
             talked = talk()
         except Exception as error:
@@ -325,10 +282,9 @@ class AgentRunner:
         if not self._reporter.report(summary):
             return False
         self._pace.sent(summary, now_s)
-        self._hear()
-        return True
+        return self._hear()  # that it was sent says nothing yet: it may be refused
 
-    def _take(self, reply: ReportAnswer) -> None:
+    def _take(self, reply: ReportReply) -> None:
         self._carrier.take(reply.orders)
         self._agent.hear_of_pods(reply.pods)
         self._agent.hear_of_evidence(reply.evidence_kept, reply.snapshots_wanted, reply.profiles_kept)

@@ -7,12 +7,6 @@ from enum import Enum
 from typing import NamedTuple
 
 from tidegauge.core.ids import JobKey
-from tidegauge.core.jobs.kubernetes import PodFacts
-from tidegauge.core.jobs.rank_groups import NameOfGroup
-from tidegauge.core.jobs.settings import JobSettings
-from tidegauge.core.orders import Order
-from tidegauge.core.peer_bounds import PeerBound
-from tidegauge.core.persons.forgotten import Forgotten
 from tidegauge.core.verdicts import LeakState, Verdict
 from tidegauge.core.views import GpuView
 from tidegauge.http.access import DoorProblem, LoginMethod
@@ -56,6 +50,8 @@ class NodeStatus:
     ranks: int
     """Ranks alive at the last report."""
     gpus: tuple[GpuView, ...]
+    problem: str | None = None
+    """What could not be understood of its agent's last report, or all of it: for people; ``None``: nothing."""
 
 
 class EventKind(str, Enum):
@@ -94,37 +90,6 @@ class Event:
     verdict: Verdict | None = None
     user_name: str | None = None
     """Of whose rank it tells; ``None``: of a node, which belongs to nobody."""
-
-
-@dataclass(frozen=True)
-class ReportReply:
-    """The coordinator's answer to an agent's report."""
-
-    accepted: bool
-    """False for a report older than one already known (a late retry): nothing changed, nothing is to be done."""
-    coordinator: str
-    """Changes when the coordinator restarts."""
-    orders: tuple[Order, ...] = ()
-    """What the agent is to do on its node; repeated until it has reported the results."""
-    job_settings: tuple[JobSettings, ...] | None = None
-    """All settings for jobs that ought to lie on the node, if it has others; ``None``: it has these."""
-    profiles_kept: tuple[str, ...] = ()
-    """Ids of the report's memory profiles that need not be sent again."""
-    evidence_kept: tuple[str, ...] = ()
-    """Ids of ``NodeSummary.evidence`` that are in the database, or that nobody wants: the agent may forget them."""
-    snapshots_wanted: frozenset[str] | None = None
-    """Keys of snapshots on this node's disk that open incidents refer to, and that must stay; ``None``: unknown now, so
-    that only want of room allows deleting one."""
-    forgotten: tuple[Forgotten, ...] = ()
-    """Persons whose snapshots on this node are to be deleted."""
-    pods: tuple[PodFacts, ...] = ()
-    """Those of ``NodeSummary.pods_wanted`` that the API server knows."""
-    peer_bounds: tuple[PeerBound, ...] = ()
-    """All of this node's ranks whose growth ends by what evidence found on a peer of them."""
-    group_names: tuple[NameOfGroup, ...] = ()
-    """What the groups of this node's ranks are called, of jobs that have several."""
-    report_every_s: float = 0.0
-    """How often the agent is to report while nothing happens on its node; never more often than its own setting."""
 
 
 @dataclass(frozen=True)

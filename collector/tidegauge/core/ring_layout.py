@@ -168,7 +168,7 @@ def _identity_from(raw: object) -> RankIdentity:
         return value
 
     def shared_text(name: str) -> Optional[str]:
-        """The same object for all ranks of a node that say the same: pickle then writes it once in a report."""
+        """The same object for all ranks of a node that say the same."""
         value = text(name)
         return None if value is None else sys.intern(value)
 

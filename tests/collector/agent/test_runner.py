@@ -9,7 +9,6 @@ import pytest
 from fake_node import FakeClock
 from tidegauge.agent.direct_reporter import DirectReporter
 from tidegauge.agent.runner import AgentRunner, Ticker
-from tidegauge.cluster.views import ReportReply
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
@@ -19,6 +18,7 @@ from tidegauge.core.orders import Order, OrderResult, OrderTo
 from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.persons.forgotten import Forgotten
 from tidegauge.core.views import NodeSummary
+from tidegauge.protocol.messages import ReportReply
 from waiting import PATIENCE_S
 
 
@@ -149,7 +149,7 @@ def test_a_slow_poll_does_not_shift_the_rhythm_and_a_missed_one_is_left_out() ->
 
 
 def test_a_coordinator_that_is_away_is_said_once_and_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage(reporter=FakeReporter(failing=True))
+    stage = Stage(reporter=FakeReporter(failing=True, reply=ReportReply(accepted=True, coordinator="c1")))
     agent = FakeAgent(stage.clock)
 
     def comes_back() -> None:
@@ -258,6 +258,43 @@ def test_the_thread_starts_and_stops_with_real_time() -> None:
     assert polled.wait(PATIENCE_S)
     runner.stop(timeout_s=PATIENCE_S)
     assert "tidegauge-agent" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_refusal_that_comes_later_is_said_once_however_often_reports_are_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock(now_s=0.0)
+
+    class Refused:
+        """As over Ray: a report can be sent, and its answer is heard at a later poll."""
+
+        sent_s: float | None = None
+
+        def report(self, summary: NodeSummary) -> bool:
+            self.sent_s = clock.now_s
+            return True
+
+        def hear(self) -> ReportReply | None:
+            if self.sent_s in (None, clock.now_s):
+                return None
+            self.sent_s = None
+            if clock.now_s < 10:
+                raise ValueError("this one must be upgraded")
+            return ReportReply(accepted=True, coordinator="c1")
+
+    def wait(seconds: float) -> bool:
+        clock.pass_s(seconds)
+        return clock.now_s >= 20
+
+    with caplog.at_level("INFO"):
+        AgentRunner(
+            FakeAgent(clock), Refused(), FakeFiles(), poll_period_s=0.5, report_period_s=1.0, node_id="n",
+            incarnation="i", monotonic_s=clock.monotonic_s, wait=wait,
+        ).run()  # fmt: skip
+    assert [record.message for record in caplog.records] == [
+        "this node's report cannot be sent to the coordinator; continuing: this one must be upgraded",
+        "the coordinator accepts this node's reports again",
+    ]
 
 
 def test_a_paced_agent_polls_as_before_and_reports_when_it_was_asked_to() -> None:

@@ -11,7 +11,7 @@ from tidegauge.cli.errors import USAGE
 from tidegauge.cli.main import main
 from tidegauge.cli.service.status import MAX_PROBLEMS
 from tidegauge.cluster.api.http_api import HttpApi, Route, json_route
-from tidegauge.cluster.views import ProfileProblem
+from tidegauge.cluster.views import NodeHealth, NodeStatus, ProfileProblem
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.wire import to_wire
@@ -52,6 +52,22 @@ def test_why_ranks_have_no_profile_is_a_line_for_each_job(capsys: pytest.Capture
         assert lines[begins + MAX_PROBLEMS] == "          and 1 more; --json has them"
         main(["status", "--json", "--api", url])
         assert json.loads(capsys.readouterr().out)["profile_problems"] == to_wire(PROBLEMS)
+
+
+def test_status_says_which_nodes_reports_are_not_understood_and_of_an_older_service_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fine = to_wire(NodeStatus("a", "node-a", None, NodeHealth.OK, 1, "i", None, 0.5, 0, ()))
+    assert isinstance(fine, dict)
+    older = {name: part for name, part in fine.items() if name != "problem"}
+    wrong = [{**fine, "hostname": f"node-{number}", "problem": "too \x1bold"} for number in range(MAX_PROBLEMS + 1)]
+    service = {**SERVICE, "nodes": [fine, older, *wrong]}
+    for url in api_with({"/api/v1/status": json_route(lambda _: service)}):
+        assert main(["status", "--api", url]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[lines.index("node-0: too ?old") - 2].split()[0] == f"node-{MAX_PROBLEMS}", "below the table"
+        assert not any(line.startswith(f"node-{MAX_PROBLEMS}:") for line in lines)
+        assert lines[-1] == "and 1 more node; --json has them"
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from tidegauge.agent.direct_reporter import DirectReporter
 from tidegauge.agent.node_agent import NodeAgent, StaleViewError, open_node_agent
 from tidegauge.cluster.ray_service.agent_place import AgentKind, AgentPlace, look_at_place
 from tidegauge.cluster.ray_service.agent_service import AgentService
-from tidegauge.cluster.views import ReportReply
 from tidegauge.core.jobs.settings import JobSettings, digest
 from tidegauge.core.views import NodeSummary, NodeView
+from tidegauge.protocol.messages import ReportReply
 from tidegauge.settings import Settings
 from tidegauge_exporter.metrics.server import MetricsServer
 from waiting import PATIENCE_S, eventually

@@ -16,12 +16,12 @@ from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.escalation_loop import LOOK_EVERY_S, EscalationLoop
 from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
 from tidegauge.cluster.store import EvidenceStore, StoreError, open_store, sqlite_url
-from tidegauge.cluster.views import ReportReply
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.escalation import EscalationRules
 from tidegauge.core.orders import OrderResult
 from tidegauge.core.views import NodeSummary
+from tidegauge.protocol.messages import ReportReply
 
 RULES = EscalationRules()
 Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]

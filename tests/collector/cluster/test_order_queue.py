@@ -14,11 +14,11 @@ from examples import fewer
 from fake_node import FakeClock
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.coordinator.order_queue import OrderQueue, reply_of
-from tidegauge.cluster.views import ReportReply
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents.actions import RankTarget
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo, Reply
 from tidegauge.core.views import NodeSummary
+from tidegauge.protocol.messages import ReportReply
 from tidegauge_scheduler_hooks.ports import ProcessCommands
 from waiting import PATIENCE_S, eventually
 

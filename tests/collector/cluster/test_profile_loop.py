@@ -16,13 +16,14 @@ from scheduler_values import JOB
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.profile_loop import ENDED_TRIP_S, ProfileLoop
 from tidegauge.cluster.store import ProfileStore, StoreError, open_store, sqlite_url
-from tidegauge.cluster.views import AskState, ProfileProblem, ReportReply
+from tidegauge.cluster.views import AskState, ProfileProblem
 from tidegauge.core.ids import GlobalRank, JobId, JobKey, ProcessId
 from tidegauge.core.orders import OrderResult
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.profile.request import MAX_S, TRIP_S
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.views import NodeSummary
+from tidegauge.protocol.messages import ReportReply
 
 RANKS = (0, 1)
 

@@ -24,12 +24,13 @@ from tidegauge.cluster.coordinator.settings_store import (
     JobSettingsStore,
     SettingsKeptError,
 )
-from tidegauge.cluster.views import EngineNode, ReportReply
+from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobId
 from tidegauge.core.incidents.actions import AuditError
 from tidegauge.core.jobs.settings import JobSettings, digest, encode
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.probe.job_settings import take_settings
+from tidegauge.protocol.messages import ReportReply
 from tidegauge_scheduler_hooks.ports import SettingsStore
 from waiting import PATIENCE_S
 

@@ -25,8 +25,8 @@ MAX_REPLY_BYTES = 64 << 10
 MAX_REPLY_TEXT_CHARS = 1000
 """Characters of each text in an answer."""
 MAX_REPLY_DEPTH = 8
-"""Of lists and objects in an answer; ours have three. What is deeper can be read here, but not be sent to the
-coordinator: pickle gives up earlier than JSON, and no report of this node would arrive any more."""
+"""Of lists and objects in an answer; ours have three. What is much deeper could not be sent to the coordinator, and no
+report of this node would arrive any more."""
 MAX_REPLY_NUMBER = 1 << 62
 
 _UCRED = struct.Struct("3i")

@@ -137,8 +137,19 @@ def _print(answer: Mapping[str, Any]) -> None:
         print()
         header = ("node", "address", "agent", "health", "ranks", "GPUs", "last report", "metrics")
         print_table(header, [_row(node) for node in service["nodes"]], gives_way=("metrics", "address", "agent"))
+        _print_node_problems(service["nodes"])
     if not answer["healthy"]:
         print("\nnot healthy: some nodes have no agent that reports")
+
+
+def _print_node_problems(nodes: Sequence[Mapping[str, Any]]) -> None:
+    """Print which nodes' reports cannot be understood, and why; an older service does not say."""
+    wrong = [(node["hostname"], node["problem"]) for node in nodes if node.get("problem")]
+    for hostname, problem in wrong[:MAX_PROBLEMS]:
+        print()
+        print_wrapped("", f"{hostname}: {problem}")
+    if len(wrong) > MAX_PROBLEMS:
+        print(f"\nand {format_count(len(wrong) - MAX_PROBLEMS, 'more node')}; --json has them")
 
 
 def _print_profile_problems(raw: Sequence[Mapping[str, Any]]) -> None:

@@ -21,7 +21,7 @@ from tidegauge.cluster.coordinator.order_queue import OrderQueue
 from tidegauge.cluster.coordinator.piece_queue import PieceQueue
 from tidegauge.cluster.coordinator.report_pacing import ReportPacing
 from tidegauge.cluster.coordinator.settings_store import JobSettingsStore
-from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus, ReportReply
+from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus
 from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.evidence import EvidenceNews
@@ -33,6 +33,7 @@ from tidegauge.core.memory_history import MemoryHistory, MemoryPoint
 from tidegauge.core.persons.forgotten import Forgotten
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.views import JobView, NodeSummary, RankSummary
+from tidegauge.protocol.messages import ReportReply
 
 # Which node has a process now: an engine that is started again gives its node another id, and the jobs go on.
 
@@ -95,7 +96,7 @@ class Coordinator:
     ) -> None:
         self.incarnation = incarnation
         self.orders = OrderQueue(
-            incarnation=incarnation, hostname_of=self._hostname_of, expected_every_s=self.expected_every_s,
+            incarnation=incarnation, hostname_of=self.hostname_of, expected_every_s=self.expected_every_s,
             where_now=self._where_now, monotonic_s=monotonic_s,
         )  # fmt: skip
         """The way to processes on the nodes."""
@@ -185,6 +186,16 @@ class Coordinator:
             group_names=group_names,
             report_every_s=every_s,
         )
+
+    def note_problem(self, node_id: str, problem: str | None) -> bool:
+        """Note for people what could not be understood of the node's latest report; whether that is news. A node that
+        the engine has not listed is none of ours."""
+        with self._lock:
+            node = self._nodes.get(node_id)
+            if node is None or node.problem == problem:
+                return False
+            node.problem = problem
+            return True
 
     def engine_nodes(self, alive: Iterable[EngineNode]) -> None:
         """Take the nodes that are alive in the engine: all others are gone. Also lets time pass."""
@@ -337,6 +348,12 @@ class Coordinator:
             node = self._nodes.get(node_id)
             return 0.0 if node is None else node.expected_every_s
 
+    def hostname_of(self, node_id: str) -> str:
+        """Empty for a node that nobody knows."""
+        with self._lock:
+            node = self._nodes.get(node_id)
+            return "" if node is None else node.hostname
+
     def _pace_of(self, node: KnownNode, now_s: float) -> float:
         every_s = self._pacing.every_s(node.node_id, nodes=len(self._nodes))
         quick = every_s > 0 and self.orders.is_talking_to(node.node_id, now_s=now_s)
@@ -346,11 +363,6 @@ class Coordinator:
     def _pods(self, uids: Sequence[str]) -> tuple[PodFacts, ...]:
         pod_of = self._pod_of
         return () if pod_of is None else tuple(filter(None, map(pod_of, uids[:MAX_PODS_ASKED])))
-
-    def _hostname_of(self, node_id: str) -> str:
-        with self._lock:
-            node = self._nodes.get(node_id)
-            return "" if node is None else node.hostname
 
     def _where_now(self, job: JobKey, targets: Sequence[tuple[ProcessId, str]]) -> list[str]:
         with self._lock:
@@ -382,7 +394,7 @@ class Coordinator:
 
     def _lose(self, node: KnownNode, now_s: float) -> None:
         node.gone_s = now_s
-        node.engine = None
+        node.engine = node.problem = None
         self._usable_bytes = None
         for key, rank in list(node.ranks.items()):
             # With the node's agent gone nobody can say whether the process still runs: it is stale, and it ends here.
@@ -435,6 +447,7 @@ class Coordinator:
             last_report_age_s=None if node.heard_s is None else now_s - node.heard_s,
             ranks=sum(rank.alive for rank in node.ranks.values()),
             gpus=() if summary is None else summary.gpus,
+            problem=node.problem,
         )
 
 

@@ -52,6 +52,8 @@ class KnownNode:
     """The ranks in the latest report."""
     histories: dict[RankOfProcess, MemoryHistory] = field(default_factory=dict)
     """Of the same ranks as ``ranks``."""
+    problem: str | None = None
+    """As ``NodeStatus.problem``."""
 
     @property
     def hostname(self) -> str:

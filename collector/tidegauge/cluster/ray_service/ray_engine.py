@@ -21,13 +21,14 @@ from tidegauge.cluster.incident_loops.notifying import OwnerNotified, is_notifie
 from tidegauge.cluster.ray_service.agent_place import AgentKind, AgentPlace
 from tidegauge.cluster.ray_service.agent_reconciler import EngineError
 from tidegauge.cluster.ray_service.agent_service import open_agent_service
-from tidegauge.cluster.ray_service.former_addresses import accept_former_addresses
 from tidegauge.cluster.ray_service.node_command import NODE_SPEC_VARIABLE
 from tidegauge.cluster.ray_service.service_logs import log_to
 from tidegauge.cluster.service_record import NodeSpec, StateFiles, announce, read_spec
-from tidegauge.cluster.views import EngineNode, ReportReply
+from tidegauge.cluster.views import EngineNode
 from tidegauge.core.incidents.actions import Decision
 from tidegauge.core.views import NodeSummary
+from tidegauge.protocol.coding import decode, encode
+from tidegauge.protocol.messages import ReportReply
 from tidegauge.settings import Settings, comma_separated
 
 log = logging.getLogger(__name__)
@@ -121,6 +122,7 @@ class CoordinatorActor:
         # Here, because agents import this module too: the database's libraries alone are 25 MiB in each.
         from tidegauge.cluster.coordinator.coordinator import Coordinator
         from tidegauge.cluster.coordinator.forgotten_list import read_forgotten
+        from tidegauge.cluster.coordinator.report_endpoint import ReportEndpoint
         from tidegauge.cluster.incident_loops.action_loop import DAY_S, ActionLoop, open_actions
         from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
         from tidegauge.cluster.pseudonym_key import pseudonyms_of
@@ -129,7 +131,6 @@ class CoordinatorActor:
         from tidegauge.cluster.ray_service.login_methods import open_login_methods
         from tidegauge.http.door_start import open_door
 
-        accept_former_addresses()
         keep_pauses_short()
         spec, files = _this_node()
         log_to(files.logs / "coordinator.log")
@@ -138,7 +139,7 @@ class CoordinatorActor:
             wall_s=time.time, monotonic_s=time.monotonic, incarnation=uuid.uuid4().hex[:12], linger_s=settings.linger_s,
         )  # fmt: skip
         coordinator.forget(read_forgotten(files.forgotten))
-        self._coordinator = coordinator
+        self._endpoint = ReportEndpoint(coordinator, monotonic_s=time.monotonic)
         tell = RayTeller().tell if tells_owners(settings, os.environ) else None
         actions = ActionLoop(
             lambda: open_actions(settings, coordinator, files, tell=tell),
@@ -161,8 +162,9 @@ class CoordinatorActor:
         self._service.start()
         announce(files.api, self._service.url)
 
-    def report(self, summary: NodeSummary) -> ReportReply:
-        return self._coordinator.report(summary)
+    def report(self, node_id: str, message: bytes) -> bytes:
+        """The only call from another node. Its name and its arguments are part of the protocol (docs/upgrade.md)."""
+        return self._endpoint.answer(node_id, message)
 
     def notifier_says(self, standing: Mapping[str, str]) -> None:
         self._telling.say(standing)
@@ -236,6 +238,7 @@ class RayReporter:
         self._sent_s = 0.0
         self._reply: ReportReply | None = None
         """Not heard yet."""
+        self._left_out: str | None = None
 
     def report(self, summary: NodeSummary) -> bool:
         """Raises ``EngineError`` if it, or the one before, failed or was not answered."""
@@ -244,7 +247,7 @@ class RayReporter:
                 return False
             if self._coordinator is None:
                 self._coordinator = ray.get_actor(COORDINATOR, namespace=NAMESPACE)
-            self._under_way = self._coordinator.report.remote(summary)
+            self._under_way = self._coordinator.report.remote(summary.node_id, encode(summary))
             self._sent_s = self._monotonic_s()
         except (ray.exceptions.RayError, ValueError) as error:
             raise self._lost(error) from error
@@ -264,6 +267,15 @@ class RayReporter:
         self._coordinator = self._under_way = None
         return EngineError(str(error))
 
+    def _take(self, answer: object) -> None:
+        """Raises ``ProtocolError``, a ``ValueError``, where either side does not understand the other."""
+        received = decode(ReportReply, answer)
+        if received.left_out != self._left_out and received.left_out is not None:
+            log.warning("the coordinator: %s", received.left_out)
+        self._left_out = received.left_out
+        if received.message.accepted:  # one that came late says nothing of what is wanted
+            self._reply = received.message
+
     def _is_under_way(self) -> bool:
         """Whether the call before is still unanswered; raises what it raised."""
         if self._under_way is None:
@@ -271,9 +283,7 @@ class RayReporter:
         answered, _ = ray.wait([self._under_way], timeout=0)
         if answered:
             ref, self._under_way = self._under_way, None
-            reply: ReportReply = ray.get(ref)
-            if reply.accepted:  # one that was refused says nothing of what is wanted
-                self._reply = reply
+            self._take(ray.get(ref))
             return False
         if self._monotonic_s() - self._sent_s > CALL_TIMEOUT_S:
             self._under_way = self._coordinator = None

@@ -14,12 +14,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidegauge.agent.runner import ReportAnswer
 from tidegauge.cluster.ray_service.agent_place import AgentKind, AgentPlace
 from tidegauge.cluster.ray_service.agent_service import open_agent_service
 from tidegauge.cluster.ray_service.service_logs import log_to
 from tidegauge.cluster.service_record import RecordError, StateFiles, announce, read_spec
 from tidegauge.core.views import NodeSummary
+from tidegauge.protocol.messages import ReportReply
 
 log = logging.getLogger("tidegauge.cluster.ray_service.stand_in")
 
@@ -33,7 +33,7 @@ class NotLinked:
     def report(self, _: NodeSummary) -> bool:
         return False
 
-    def hear(self) -> ReportAnswer | None:
+    def hear(self) -> ReportReply | None:
         return None
 
 

@@ -81,7 +81,7 @@ def nodes_page(nodes: Sequence[NodeStatus], on: Tenancies, *, words: str, show: 
 
 
 def _fits(node: NodeStatus, on: Tenancies, words: str, show: str) -> bool:
-    if show == "problem" and node.health is NodeHealth.OK:
+    if show == "problem" and node.health is NodeHealth.OK and node.problem is None:
         return False
     if show == "unknown" and not any((gpu.other_processes_bytes or 0) >= MIN_UNKNOWN_BYTES for gpu in node.gpus):
         return False
@@ -107,7 +107,8 @@ def _card(node: NodeStatus, on: Tenancies) -> str:
     gpus = "".join(_gpu(gpu, on.get((node.hostname, gpu.uuid), ())) for gpu in node.gpus)
     rows = f"<ul>{gpus}</ul>" if gpus else muted("No GPU is known of it.")
     chip = health_chip(node.health.value, is_well=node.health is NodeHealth.OK)
-    return f'<article class="node"><h3>{name_text(node.hostname)}</h3><p>{chip}{told}</p>{rows}</article>'
+    problem = f"<p>{escape(node.problem)}</p>" if node.problem else ""
+    return f'<article class="node"><h3>{name_text(node.hostname)}</h3><p>{chip}{told}</p>{problem}{rows}</article>'
 
 
 def _gpu(gpu: GpuView, ranks: Sequence[Tenancy | None]) -> str:

@@ -17,6 +17,7 @@ from html_text import Page
 from tidegauge.cluster.api.http_api import NotFoundError, Request
 from tidegauge.cluster.api.overview import Overview
 from tidegauge.cluster.ray_service.coordinator_service import CoordinatorService
+from tidegauge.cluster.views import NodeHealth
 from tidegauge.cluster.web.job_page import MAX_ROWS
 from tidegauge.cluster.web.jobs_page import JobsAsked, JobsShown, jobs_page
 from tidegauge.cluster.web.nodes_page import nodes_page, tenancies
@@ -146,6 +147,13 @@ def test_nodes_are_found_by_host_user_job_and_trouble(service: CoordinatorServic
     assert re.findall(r"<h3>([\w-]+)</h3>", ask(service, "nodes?words=vit-sweep-3")[2]) == ["gpu-a-003"]
     assert re.findall(r"<h3>([\w-]+)</h3>", ask(service, "nodes?show=unknown")[2]) == ["gpu-a-002"]
     assert re.findall(r"<h3>([\w-]+)</h3>", ask(service, "nodes?show=problem")[2]) == ["node0", "node1"]
+
+
+def test_a_node_whose_report_is_not_understood_says_why_and_its_words_stay_text(service: CoordinatorService) -> None:
+    first, *others = service.coordinator.nodes()
+    told = replace(first, health=NodeHealth.OK, problem="its report was refused: <b>too old</b>")
+    html = "".join(nodes_page([told, *others], {}, words="", show="problem"))
+    assert "its report was refused: &lt;b&gt;too old&lt;/b&gt;" in html
 
 
 # In five seconds: does Tidegauge act, and what is it holding back?
