@@ -86,8 +86,9 @@ def test_a_notifier_that_sent_nothing_has_every_counter_at_zero() -> None:
 
 
 def test_every_reason_to_refuse_a_ring_is_there_from_the_start() -> None:
-    folders = (AGENT / "agent/rings", AGENT / "agent/run_dirs", AGENT / "agent/opening")
-    files = [AGENT / "core/ring_layout.py", *(file for folder in folders for file in folder.glob("*.py"))]
+    folders = (AGENT / "agent/rings", AGENT / "agent/run_dirs")
+    opening = [AGENT / "agent/opening" / name for name in ("safe_files.py", "remote.py")]
+    files = [AGENT / "core/ring_layout.py", *opening, *(file for folder in folders for file in folder.glob("*.py"))]
     raised = re.compile(r'(?:LayoutError|UnsafeFileError)\(\s*"([a-z_]+)"')
     said = re.compile(r'(?:_say_once|_say|refuse|put_off)\([a-z.]+,(?: signature,)? "([a-z_]+)"')
     texts = [file.read_text(encoding="utf-8") for file in files if file.name != "launches.py"]  # not of rings

@@ -16,7 +16,7 @@ from rank_profiles import advised_profile, rank_profile, steady_profile
 from tidegauge.core import wire
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS
-from tidegauge.core.profile.categories import Category
+from tidegauge.core.profile.categories import Category, StepPhase
 from tidegauge.core.profile.stored_profile import (
     MAX_LINES,
     MAX_PACKED_BYTES,
@@ -63,6 +63,10 @@ def test_texts_of_a_job_are_made_printable_and_short() -> None:
     assert found.lines[0].line == CodeLine("?[2J" + "x" * (MAX_TEXT_CHARS - 4), 1, "a?b")
 
 
+def test_a_phase_that_a_later_version_added_is_unknown() -> None:
+    assert unpack_profile(packed(lambda raw: raw["peak"].update(phase="lunch"))).peak.phase is StepPhase.UNKNOWN
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -79,7 +83,7 @@ def test_texts_of_a_job_are_made_printable_and_short() -> None:
         packed(lambda raw: raw.update(events=1 << 70)),
         packed(lambda raw: raw.update(events="many")),
         packed(lambda raw: raw["peak"].update(allocated_bytes=-2)),
-        packed(lambda raw: raw["peak"].update(phase="lunch")),
+        packed(lambda raw: raw["peak"].update(phase=1)),
         packed(lambda raw: raw["peak"]["by_category"].update(parameters=5)),
         packed(lambda raw: raw["peak"]["by_category"].update(parameters=-1)),
         packed(lambda raw: raw["lines"].pop()),
