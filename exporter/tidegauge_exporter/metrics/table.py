@@ -49,8 +49,8 @@ RINGS_SKIPPED = _of_agent(
     "Ring files refused, by reason; reasons of evidence files begin with `evidence_`.",
     ("reason",),
     from_start=(
-        "geometry", "hard_link", "identity", "magic", "mount", "name", "not_regular", "not_served", "owner", "permission",
-        "process", "replaced", "symlink", "too_many", "truncated", "unreadable", "version",
+        "geometry", "hard_link", "identity", "magic", "mount", "name", "not_regular", "not_served", "owner",
+        "permission", "process", "replaced", "symlink", "too_many", "truncated", "unreadable", "version",
     ),
 )  # fmt: skip
 RECORDS_LOST = _of_agent(
