@@ -21,16 +21,18 @@ DEMO_JOB = Path(sys.modules["tidegauge"].__file__ or "").parent / "cli" / "demo"
 
 @contextlib.contextmanager
 def watched(
-    command: list[str], *, run_dir: Path, level: str = "stats", fraction: float | None = None, job_id: str = "gpu-test"
-) -> Iterator[subprocess.Popen[str]]:
-    """A job that is ended, with all that it started, on the way out."""
+    command: list[str], *, run_dir: Path, level: str = "stats", fraction: float | None = None, job_id: str = "gpu-test",
+    user: int | None = None,
+) -> Iterator[subprocess.Popen[str]]:  # fmt: skip
+    """A job that is ended, with all that it started, on the way out. ``user``: whose it is, if not ours."""
     environ = job_environ(
-        {**os.environ, "TIDEGAUGE_RUN_DIR": str(run_dir)},
+        {**os.environ, "TIDEGAUGE_RUN_DIR": str(run_dir)} | ({} if user is None else {"LOGNAME": f"user{user}"}),
         level=level, job_name="test", memory_fraction=fraction, job_id=job_id,
     )  # fmt: skip
     process = subprocess.Popen(
         command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
+        start_new_session=True, user=user, group=user, extra_groups=None if user is None else (),
+        cwd=None if user is None else "/",
     )  # fmt: skip
     try:
         yield process
