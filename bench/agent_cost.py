@@ -22,7 +22,8 @@ from pathlib import Path
 
 from fleet.ring_files import Memory, Ring, identity_of
 
-from tidegauge.agent.node_agent import open_node_agent
+from tidegauge.agent.agent_state import AgentState
+from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.agent.runner import Ticker
 from tidegauge.probe.process_facts import process_id
 from tidegauge.settings import Settings
@@ -63,8 +64,17 @@ def private_bytes() -> int:
 
 
 def measure(run_dir: Path, *, poll_period_s: float, seconds: float, ranks: int) -> dict[str, float | int]:
-    """Poll for ``seconds`` after all ranks were seen."""
-    agent = open_node_agent(Settings(run_dir=run_dir, poll_period_s=poll_period_s))
+    """Poll for ``seconds`` after all ranks were seen, and keep the state as in the service."""
+    with tempfile.TemporaryDirectory() as kept:
+        state = AgentState(Path(kept), boot_id="bench")
+        agent = open_node_agent(Settings(run_dir=run_dir, poll_period_s=poll_period_s), state=state)
+        try:
+            return _measured(agent, poll_period_s=poll_period_s, seconds=seconds, ranks=ranks)
+        finally:
+            agent.close()
+
+
+def _measured(agent: NodeAgent, *, poll_period_s: float, seconds: float, ranks: int) -> dict[str, float | int]:
     agent.start_searching()
     deadline_s = time.monotonic() + 20
     while len(agent.view().ranks) < ranks and time.monotonic() < deadline_s:
@@ -83,7 +93,6 @@ def measure(run_dir: Path, *, poll_period_s: float, seconds: float, ranks: int) 
     wall_s, cpu_s = time.monotonic() - wall_s, time.process_time() - cpu_s
     view = agent.view()
     steps = sum(rank.steps for rank in view.ranks) - first_steps
-    agent.close()
     return {
         "ranks": len(view.ranks),
         "records_per_s": round(steps / wall_s, 1),
