@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -56,6 +59,21 @@ def test_opener_request_of_another_version_kind_or_size_is_refused(data: bytes) 
 def test_opener_reply_comes_back_from_its_packet() -> None:
     reply = OpenerReply(4711, Signature(1, 2, 3, 4, 5, 6, 7), b"tail")
     assert decode_reply(encode_reply(reply)) == reply
+
+
+@pytest.mark.parametrize("set_s", [0, -(10**9), -(2**62), 2**62])
+def test_opener_reply_holds_any_time_that_a_user_gives_a_file(tmp_path: Path, set_s: int) -> None:
+    """A struct that cannot hold it would end the connection, and the agent would do without the opener."""
+    with tempfile.NamedTemporaryFile(dir=shared_memory_or(tmp_path)) as file:
+        os.utime(file.fileno(), (0, set_s))
+        signature = Signature.of(os.stat(file.name))
+    assert decode_reply(encode_reply(OpenerReply(signature=signature))).signature == signature
+
+
+def shared_memory_or(other: Path) -> Path:
+    """Other file systems cut times down to those that they can store."""
+    memory = Path("/dev/shm")
+    return memory if os.access(memory, os.W_OK) else other
 
 
 @pytest.mark.parametrize(

@@ -524,6 +524,16 @@ def test_a_process_is_the_one_that_was_asked_for_or_none(node: Machine, opener: 
     assert run_as(SERVICE, tries) == ["done", gone, gone, "got", gone, gone, "socket"]
 
 
+def test_a_file_of_any_time_costs_nobody_the_connection(node: Machine, opener: RunningOpener) -> None:
+    trap = Trap(node)
+    for number, at_s in ((1, -(10**9)), (2, -(2**62)), (3, 2**62)):
+        trap.path(number).touch()
+        os.utime(trap.path(number), (0, at_s))
+        os.chown(trap.path(number), ADA, ADA)
+    names = [trap.path(number).name for number in (1, 2, 3)]
+    assert refusals(opener, names) == dict.fromkeys(names, "got")
+
+
 def test_what_a_living_process_writes_is_not_deleted(node: Machine, opener: RunningOpener) -> None:
     ada = node.act(ADA, "trains", "adas", 0)
     process = identity_of(ada.pid)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NAME_ONLY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_NS = (1 << 63) - 1
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -47,6 +48,7 @@ class Signature(NamedTuple):
     device: int
     inode: int
     mtime_ns: int
+    """Whatever its owner set it to; 64 bits of it, with the sign."""
     size: int
     mode: int
     uid: int
@@ -55,7 +57,7 @@ class Signature(NamedTuple):
     @classmethod
     def of(cls, status: os.stat_result) -> Signature:
         return cls(
-            status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size,
+            status.st_dev, status.st_ino, max(-_MOST_NS, min(status.st_mtime_ns, _MOST_NS)), status.st_size,
             status.st_mode, status.st_uid, status.st_nlink,
         )  # fmt: skip
 
