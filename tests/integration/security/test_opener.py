@@ -524,6 +524,18 @@ def test_a_process_is_the_one_that_was_asked_for_or_none(node: Machine, opener: 
     assert run_as(SERVICE, tries) == ["done", gone, gone, "got", gone, gone, "socket"]
 
 
+def test_a_socket_of_root_in_a_users_folder_is_not_connected_to(node: Machine, opener: RunningOpener) -> None:
+    """The request names the uid: with another's than the folder's, any daemon's socket would do."""
+    trap, this = Trap(node), identity_of(os.getpid())
+    assert this is not None
+    name = socket_name(this)
+    with socket.socket(socket.AF_UNIX) as daemon:
+        daemon.bind(str(trap.folder / name))
+        daemon.listen()
+        connect = OpenerRequest(Kind.CONNECT, uid=0, pid=this.pid, start_ticks=this.start_ticks, name=name)
+        assert run_as(SERVICE, lambda: outcome(opener, connect, after=OpenerRequest(Kind.FOLDER, uid=ADA))) == "socket"
+
+
 def test_a_file_of_any_time_costs_nobody_the_connection(node: Machine, opener: RunningOpener) -> None:
     trap = Trap(node)
     for number, at_s in ((1, -(10**9)), (2, -(2**62)), (3, 2**62)):

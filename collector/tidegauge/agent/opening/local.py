@@ -52,8 +52,10 @@ class LocalFolder(NamedTuple):
         """Connect by descriptor all the way, so that it is to the file that was checked."""
         with opened_name(self.fd, name, mount=self.mount) as found:
             status = os.fstat(found)
-            if not stat.S_ISSOCK(status.st_mode) or status.st_uid != uid:
-                raise UnsafeFileError("socket", f"{name} is not a socket of uid {uid}")
+            if not stat.S_ISSOCK(status.st_mode) or not status.st_uid == uid == self.uid:
+                raise UnsafeFileError("socket", f"{name} is not a socket of uid {uid} in a folder of theirs")
+            if status.st_nlink != 1:  # the other name may be another service's
+                raise UnsafeFileError("hard_link", f"{name} has {status.st_nlink} hard links")
             connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM | sockets.SOCK_CLOEXEC)
             try:
                 connection.setblocking(False)

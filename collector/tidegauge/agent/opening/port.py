@@ -40,8 +40,9 @@ class OpenFolder(Protocol):
         caller closes it. Raises ``UnsafeFileError`` for any other, and ``OSError``."""
 
     def connected(self, name: str, process: ProcessId, uid: int) -> socket.socket:
-        """A connection to a command socket of ``uid``; the caller closes it, and asks the kernel who listens. Raises
-        ``UnsafeFileError`` for what is no such socket, and ``OSError``, ``BlockingIOError`` when too many wait there.
+        """A connection to a command socket of ``uid``, who has to be the folder's owner; the caller closes it, and asks
+        the kernel who listens. Raises ``UnsafeFileError`` for what is no such socket with one name, and ``OSError``,
+        ``BlockingIOError`` when too many wait there.
         """
 
     def delete(self, name: str, signature: Signature, *, socket: str, files: Collection[str]) -> None:
