@@ -21,7 +21,6 @@ from tidegauge.agent.opening.ways_in import Entered
 from tidegauge.agent.opening.wire import MAX_PIDS, Kind, OpenerReply, OpenerRequest, is_of_a_process, is_of_settings
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
-from tidegauge.core.run_dir_names import SETTINGS_FOLDER
 from tidegauge.core.run_dirs import process_of
 
 MAX_SETTINGS_FILES = 20_000
@@ -167,7 +166,7 @@ class OpenerActs:
 
     def _write_settings(self, request: OpenerRequest) -> Answer:
         run_dir, name = self._run_dir(request), self._settings_name(request)
-        names = os.listdir(run_dir / SETTINGS_FOLDER)
+        names = LOCAL.settings_files(run_dir)
         if len(names) >= MAX_SETTINGS_FILES and name not in names:
             raise NotByRulesError
         LOCAL.write_settings(run_dir, name, request.tail)

@@ -546,6 +546,25 @@ def test_a_file_of_any_time_costs_nobody_the_connection(node: Machine, opener: R
     assert refusals(opener, names) == dict.fromkeys(names, "got")
 
 
+def test_a_link_in_place_of_the_settings_folder_is_not_followed(node: Machine, opener: RunningOpener) -> None:
+    """It may lead to a file system that never answers: a thread of the opener's would be lost with each request."""
+    if not Path("/dev/fuse").exists():
+        missing("this kernel has no FUSE")
+    silent = node.run_dir.parent / "silent"
+    silent.mkdir()
+    (node.run_dir / "jobs").symlink_to(silent)
+    os.chown(node.run_dir / "jobs", MALLORY, MALLORY, follow_symlinks=False)
+    write = OpenerRequest(Kind.WRITE_SETTINGS, name="7.json", tail=b"x")
+    with subprocess.Popen([sys.executable, FUSE, silent], stdout=subprocess.PIPE, text=True) as mount:
+        assert mount.stdout is not None
+        assert mount.stdout.readline() == "mounted\n"
+        try:
+            assert run_as(SERVICE, lambda: outcome(opener, write)) == "owner"
+        finally:
+            subprocess.run(["umount", "--lazy", silent], check=True)
+            mount.kill()
+
+
 def test_what_a_living_process_writes_is_not_deleted(node: Machine, opener: RunningOpener) -> None:
     ada = node.act(ADA, "trains", "adas", 0)
     process = identity_of(ada.pid)

@@ -148,6 +148,11 @@ class LocalOpener(NamedTuple):
         with self._settings(run_dir) as folder, suppress(FileNotFoundError, IsADirectoryError):
             os.unlink(name, dir_fd=folder)
 
+    def settings_files(self, run_dir: Path) -> list[str]:
+        """Names in the settings folder. Raises as ``write_settings``."""
+        with self._settings(run_dir) as folder:
+            return os.listdir(folder)
+
     def _settings(self, run_dir: Path) -> closing_fd:
         return closing_fd(opened_settings_folder(run_dir, owner=self.settings_owner, make=False))
 
