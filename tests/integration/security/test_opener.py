@@ -183,7 +183,7 @@ def list_of(settings: Settings, folder: Path) -> list[str]:
     """Names in a user's folder, as the opener lets the agent list it."""
     assert settings.opener_socket is not None
     with closing(RemoteOpener(settings.opener_socket)) as opener, held(opener, folder) as there:
-        return os.listdir(there.fd)
+        return there.names(100)
 
 
 def held(opener: RemoteOpener, folder: Path) -> RemoteFolder:
@@ -611,13 +611,32 @@ def test_an_evil_agent_gets_files_of_probes_and_no_other_word_of_a_process(
                     os.write(descriptor, b"x")
                 with pytest.raises(FileNotFoundError):
                     there.open_checked(evidence_name(process))
-                with pytest.raises(PermissionError):
-                    os.open(ring_name(process), os.O_RDONLY, dir_fd=there.fd)
+                assert ring_name(process) in there.names(100)
         return got
 
     mount_namespace = os.stat(f"/proc/{ada.pid}/ns/mnt").st_ino
     assert run_as(SERVICE, own_rights) == [ring_name(process), "environ", "passwd", "mem", "environ", "shadow"]
     assert run_as(SERVICE, by_the_opener) == ["smaps_rollup", "ring"]
+
+
+def test_an_evil_agent_gets_no_folder_by_which_a_containers_root_is_reached(
+    node: Machine, opener: RunningOpener
+) -> None:
+    """From a descriptor of one, ".." leads up to all that everybody may read in the container."""
+    Trap(node)
+    script = "mount -t tmpfs none /mnt && echo ready && exec cat"
+    with subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as inside:
+        assert inside.stdout is not None
+        assert inside.stdout.readline() == "ready\n"
+        process, namespace = identity_of(inside.pid), os.stat(f"/proc/{inside.pid}/ns/mnt").st_ino
+        assert process is not None
+        enter = OpenerRequest(Kind.ENTER, pid=process.pid, start_ticks=process.start_ticks, inode=namespace)
+        requests = (OpenerRequest(Kind.RUN_DIR), OpenerRequest(Kind.FOLDER, is_inside=True, uid=ADA))
+        found = run_as(SERVICE, lambda: [outcome(opener, one, after=enter) for one in requests])
+        inside.kill()
+    assert found == ["done", "done"], "no descriptor came"
 
 
 def test_settings_have_names_of_their_own_and_bounds(node: Machine, opener: RunningOpener) -> None:
