@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import shutil
 import socket
 import stat
@@ -724,6 +725,38 @@ def is_answered(connection: socket.socket) -> bool:
         return bool(connection.recv(1000))
     except ConnectionResetError:  # closed before the request was read
         return False
+
+
+def test_few_descriptors_are_on_their_way_to_clients_that_do_not_read(node: Machine, opener: RunningOpener) -> None:
+    """The kernel counts them to root: with too many, no process of root's could send one."""
+    trap = Trap(node)
+    trap.path(1).touch()
+    os.chown(trap.path(1), ADA, ADA)
+    folder = encode_request(OpenerRequest(Kind.FOLDER, uid=ADA))
+    ring = encode_request(OpenerRequest(Kind.OPEN, name=trap.path(1).name))
+
+    def ask_and_count() -> list[int]:
+        found = []
+        for _ in range(10):
+            with raw(opener) as deaf:
+                deaf.send(folder)
+                assert deaf.recv(1000)
+                deaf.setblocking(False)
+                with suppress(BlockingIOError):
+                    while True:
+                        deaf.send(ring)
+                hung_up = select.poll()
+                hung_up.register(deaf, select.POLLRDHUP)
+                assert hung_up.poll(60_000)
+                deaf.settimeout(60)
+                found.append(0)
+                while (received := socket.recv_fds(deaf, 1000, 1))[0]:
+                    found[-1] += len(received[1])
+                    for descriptor in received[1]:
+                        os.close(descriptor)
+        return found
+
+    assert run_as(SERVICE, ask_and_count) == [1] * 10
 
 
 def test_connections_are_bounded_and_come_free_again(opener: RunningOpener) -> None:
