@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegauge.agent.opening.local import open_folder
+from tidegauge.agent.opening.local import LocalRunDir
 from tidegauge.agent.opening.port import OpenFolder
-from tidegauge.agent.opening.safe_files import DIRECTORY, closing_fd
+from tidegauge.agent.opening.safe_files import DIRECTORY
 from tidegauge.core.jobs.tenants import Tenant
 
 
@@ -27,12 +26,12 @@ class FakeContainerRunDir(NamedTuple):
     def has_time(self) -> bool:
         return True
 
-    def opened(self) -> AbstractContextManager[int]:
-        return closing_fd(os.open(self.path, DIRECTORY))
+    def opened(self) -> LocalRunDir:
+        return LocalRunDir.of(os.open(self.path, DIRECTORY))
 
     def opened_folder(self, uid: int) -> OpenFolder:
         with self.opened() as run_dir:
-            return open_folder(run_dir, uid, is_owners=False)
+            return run_dir.folder(uid)
 
     def __str__(self) -> str:
         return str(self.path)

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
 import zlib
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, RankIdentity
 from tidegauge.core.samples import EventCode, RecordKind, Sample
+from tidegauge.core.text import shared
 
 MAGIC = b"TIDEGAUG"
 LAYOUT_VERSION = 1
@@ -170,7 +170,7 @@ def _identity_from(raw: object) -> RankIdentity:
     def shared_text(name: str) -> Optional[str]:
         """The same object for all ranks of a node that say the same."""
         value = text(name)
-        return None if value is None else sys.intern(value)
+        return None if value is None else shared(value)
 
     def fraction(name: str) -> Optional[float]:
         value = raw.get(name)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Optional
 
 MAX_LINE_CHARS = 500
+MAX_SHARED = 1 << 14
+"""Texts that ``shared`` knows at a time."""
+_shared: dict[str, str] = {}
 
 
 def one_line(text: str, max_chars: Optional[int] = MAX_LINE_CHARS, *, replacement: str = "?") -> str:
@@ -15,3 +18,13 @@ def one_line(text: str, max_chars: Optional[int] = MAX_LINE_CHARS, *, replacemen
     """
     line = text[:max_chars]
     return line if line.isprintable() else "".join([char if char.isprintable() else replacement for char in line])
+
+
+def shared(text: str) -> str:
+    """The same object for texts that are equal and follow each other. For any thread.
+
+    Not ``sys.intern``: what Python 3.12 interns stays for as long as the process, and the texts are other people's.
+    """
+    if len(_shared) >= MAX_SHARED:
+        _shared.clear()
+    return _shared.setdefault(text, text)

@@ -11,12 +11,13 @@ import dataclasses
 import functools
 import json
 import math
-import sys
 import types
 from collections import abc
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Callable, Optional, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from tidegauge.core.text import shared
 
 T = TypeVar("T")
 _UNIONS = (Union, getattr(types, "UnionType", Union))
@@ -29,7 +30,7 @@ Wire = Union[None, bool, int, float, str, list["Wire"], dict[str, "Wire"]]
 _PLAIN = frozenset([type(None), bool, int, str])
 LARGEST_INT = (1 << 64) - 1
 """Of either sign: no address, size or time is beyond it, and no reader calculates with more."""
-MAX_INTERNED_CHARS = 200
+MAX_SHARED_CHARS = 200
 UNKNOWN_MEMBER = "UNKNOWN"
 """The member that stands for values of an enum that a later version added."""
 
@@ -225,7 +226,7 @@ def _text(raw: Any) -> str:
     if type(raw) is not str:
         raise _misfit(raw, "a str")
     # The ranks of a job say the same, in every report; long ones are all different.
-    return sys.intern(raw) if len(raw) <= MAX_INTERNED_CHARS else raw
+    return shared(raw) if len(raw) <= MAX_SHARED_CHARS else raw
 
 
 def _bool(raw: Any) -> bool:

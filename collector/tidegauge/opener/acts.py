@@ -11,17 +11,29 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 
-from tidegauge.agent.opening.local import LOCAL, LocalFolder, open_folder
-from tidegauge.agent.opening.safe_files import DIRECTORY, Signature, closing_fd
-from tidegauge.agent.opening.ways_in import Entered
-from tidegauge.agent.opening.wire import MAX_PIDS, Kind, OpenerReply, OpenerRequest, is_of_a_process, is_of_settings
+from tidegauge.agent.opening.local import LOCAL, LocalFolder, LocalRunDir, open_folder
+from tidegauge.agent.opening.safe_files import DIRECTORY, Signature, UnsafeFileError, closing_fd
+from tidegauge.agent.opening.ways_in import Entered, entered
+from tidegauge.agent.opening.wire import (
+    MAX_ENTRIES,
+    MAX_NAMES,
+    MAX_PIDS,
+    NAMES_EACH,
+    EntryOfRunDir,
+    Kind,
+    OpenerReply,
+    OpenerRequest,
+    encode_entries,
+    is_of_a_process,
+    is_of_settings,
+)
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
-from tidegauge.core.run_dir_names import SETTINGS_FOLDER
 from tidegauge.core.run_dirs import process_of
 
 MAX_SETTINGS_FILES = 20_000
@@ -48,6 +60,8 @@ class OpenerActs:
         self._held = ExitStack()
         self._namespace: Entered | None = None
         self._folder: LocalFolder | None = None
+        self._listing: Iterator[os.DirEntry[str]] = iter(())
+        """The rest of the folder's names."""
         self._is_inside = False
         """Whether the folder is in a container."""
         self._acts: Mapping[Kind, Callable[[OpenerRequest], Answer]] = {
@@ -67,6 +81,7 @@ class OpenerActs:
             Kind.MAKE_SETTINGS: self._make_settings,
             Kind.WRITE_SETTINGS: self._write_settings,
             Kind.DELETE_SETTINGS: self._delete_settings,
+            Kind.LIST: self._list,
         }
 
     @property
@@ -81,6 +96,7 @@ class OpenerActs:
 
     def let_go(self) -> None:
         self._folder = self._namespace = None
+        self._listing = iter(())
         self._held.close()
 
     def _name_run_dirs(self, _: OpenerRequest) -> Answer:
@@ -89,11 +105,16 @@ class OpenerActs:
     def _enter(self, request: OpenerRequest) -> Answer:
         self.let_go()
         process = ProcessId(request.pid, request.start_ticks)
-        self._namespace = self._held.enter_context(LOCAL.entered(process, request.inode))
+        self._namespace = self._held.enter_context(entered(process, request.inode, LOCAL.proc))
         return OpenerReply(), None
 
     def _run_dir_inside(self, request: OpenerRequest) -> Answer:
-        return OpenerReply(), self._inside().open(self._run_dir(request))
+        with LocalRunDir.of(self._inside().open(self._run_dir(request))) as run_dir:
+            uids, names = run_dir.uids(MAX_NAMES)
+            entries = [_entry_of(run_dir, name, uids[name]) for name in islice(uids, MAX_ENTRIES)]
+            signature = Signature.of(os.fstat(run_dir.fd))
+        number = names if len(entries) == len(uids) else MAX_NAMES
+        return OpenerReply(number, signature, encode_entries(entries)), None
 
     def _hold_folder(self, request: OpenerRequest) -> Answer:
         path = self._run_dir(request)
@@ -108,7 +129,15 @@ class OpenerActs:
             self._folder = open_folder(run_dir, request.uid, is_owners=not request.is_inside)
             self._held.enter_context(self._folder)
             self._is_inside = request.is_inside
-            return OpenerReply(self._folder.uid, Signature.of(os.fstat(run_dir))), os.dup(self._folder.fd)
+            return OpenerReply(self._folder.uid, Signature.of(os.fstat(run_dir))), None
+
+    def _list(self, request: OpenerRequest) -> Answer:
+        if self._folder is None:
+            raise NotByRulesError
+        if not request.is_inside:
+            self._listing = self._held.enter_context(os.scandir(self._folder.fd))
+        names = [os.fsencode(entry.name) for entry in islice(self._listing, NAMES_EACH)]
+        return OpenerReply(tail=b"\0".join(names)), None
 
     def _look(self, request: OpenerRequest) -> Answer:
         return OpenerReply(signature=self._in_folder(request).look_at(request.name)), None
@@ -167,7 +196,7 @@ class OpenerActs:
 
     def _write_settings(self, request: OpenerRequest) -> Answer:
         run_dir, name = self._run_dir(request), self._settings_name(request)
-        names = os.listdir(run_dir / SETTINGS_FOLDER)
+        names = LOCAL.settings_files(run_dir)
         if len(names) >= MAX_SETTINGS_FILES and name not in names:
             raise NotByRulesError
         LOCAL.write_settings(run_dir, name, request.tail)
@@ -205,6 +234,15 @@ class OpenerActs:
         if not is_of_settings(request.name):
             raise NotByRulesError
         return request.name
+
+
+def _entry_of(run_dir: LocalRunDir, name: str, inode: int) -> EntryOfRunDir:
+    """One that is gone or has something mounted over it has no mode."""
+    try:
+        seen = run_dir.look_at(name)
+    except (OSError, UnsafeFileError):
+        return EntryOfRunDir(int(name), inode, 0, 0, 0)
+    return EntryOfRunDir(int(name), inode, seen.mtime_ns, seen.mode, seen.uid)
 
 
 def _stat_of(pid: int) -> ProcStat | None:

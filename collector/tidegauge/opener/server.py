@@ -7,10 +7,13 @@ lock of its own memory): the agent's other threads go on.
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
+import select
 import socket
 import struct
+import termios
 import threading
 import time
 from collections.abc import Sequence
@@ -90,8 +93,12 @@ class OpenerServer:
         try:
             with connection:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
-                while self._answer_next(connection, acts):
-                    pass
+                try:
+                    while self._answer_next(connection, acts):
+                        pass
+                finally:
+                    acts.let_go()
+                    _wait_for_the_rest(connection)
         except (OSError, WireError) as error:
             _log.debug("a connection ended: %s", error)
         finally:
@@ -104,7 +111,7 @@ class OpenerServer:
         data, descriptors = receive(connection, MAX_REQUEST_BYTES)
         for unwanted in descriptors:
             os.close(unwanted)
-        if not data or descriptors:
+        if not data or descriptors or _is_unread(connection):
             return False
         request = decode_request(data)
         wait_s = self._pace.wait_s(time.monotonic())
@@ -152,6 +159,22 @@ def listening(path: Path, group: int) -> socket.socket:
 def _peer_uid(connection: socket.socket) -> int:
     _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return int(uid)
+
+
+def _is_unread(connection: socket.socket) -> bool:
+    """Whether the client has not read all answers (``SIOCOUTQ``)."""
+    (waiting,) = struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))
+    return bool(waiting > 0)
+
+
+def _wait_for_the_rest(connection: socket.socket) -> None:
+    """Keep the place of a client that has an answer unread, until it hangs up: the kernel counts descriptors on their
+    way to all processes of root's (``RLIMIT_NOFILE`` in unix(7)), and refuses them more. Raises ``OSError``."""
+    connection.shutdown(socket.SHUT_WR)
+    if _is_unread(connection):
+        hung_up = select.poll()
+        hung_up.register(connection, 0)
+        hung_up.poll()
 
 
 def _set_receive_timeout(connection: socket.socket, seconds: float) -> None:

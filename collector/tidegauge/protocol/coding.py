@@ -34,6 +34,8 @@ MAX_TEXT_BYTES: Final = 32 << 20
 MAX_VALUES: Final = 1 << 20
 """Values, lists and objects in a text: each costs up to a hundred bytes."""
 MAX_WORDS_CHARS: Final = 400
+MAX_LEFT_OUT: Final = 1024
+"""Items that are left out of a message: to find out why costs some microseconds of each, whatever it is."""
 MAX_LEFT_OUT_TOLD: Final = 4
 LEVEL: Final = 1
 """Of zlib: a tenth of the text. More takes twice the time for a tenth less."""
@@ -143,7 +145,8 @@ def _read(form: type[M], raw: Any) -> Received[M]:
 
 
 def _leave_out(form: type, raw: Any) -> list[str]:
-    """Takes the items out of ``raw`` that ``MAY_LACK_ITEMS`` allows and that cannot be read; says why."""
+    """Takes the items out of ``raw`` that ``MAY_LACK_ITEMS`` allows and that cannot be read; says why. Raises
+    ``ProtocolError`` where they are too many."""
     left_out: list[str] = []
     for name in sorted(MAY_LACK_ITEMS[form]) if isinstance(raw, dict) else ():
         items = raw.get(name)
@@ -157,6 +160,9 @@ def _leave_out(form: type, raw: Any) -> list[str]:
                 kept.append(item)
             else:
                 left_out.append(f"{name}[{number}]: {problem}")
+                if len(left_out) > MAX_LEFT_OUT:
+                    first = one_line(left_out[0], MAX_WORDS_CHARS)
+                    raise ProtocolError(f"more than {MAX_LEFT_OUT} items of it cannot be read, as {first}")
         raw[name] = kept
     return left_out
 

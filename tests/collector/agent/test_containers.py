@@ -102,8 +102,8 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def inode(run_dir: RunDir) -> int:
-    with run_dir.opened() as fd:
-        return os.fstat(fd).st_ino
+    with run_dir.opened() as there:
+        return there.identity[1]
 
 
 def test_processes_of_our_own_namespace_are_no_container(machine: Machine) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
+import stat
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,13 +14,18 @@ from hypothesis import strategies as some
 
 from tidegauge.agent.opening.safe_files import Signature, UnsafeFileError
 from tidegauge.agent.opening.wire import (
+    MAX_ENTRIES,
+    MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
+    EntryOfRunDir,
     Kind,
     OpenerReply,
     OpenerRequest,
     WireError,
+    decode_entries,
     decode_reply,
     decode_request,
+    encode_entries,
     encode_error,
     encode_reply,
     encode_request,
@@ -46,16 +55,39 @@ def test_opener_request_of_any_bytes_is_within_the_rules_or_refused(data: bytes)
     assert request.name not in (".", "..")
 
 
-@pytest.mark.parametrize("data", [b"", GOOD[:-1], b"\x02" + GOOD[1:], b"\x01\x00" + GOOD[2:], b"x" * 20_000])
+@pytest.mark.parametrize("data", [b"", GOOD[:-1], b"\x01" + GOOD[1:], GOOD[:1] + b"\x00" + GOOD[2:], b"x" * 20_000])
 def test_opener_request_of_another_version_kind_or_size_is_refused(data: bytes) -> None:
     assert len(GOOD) <= MAX_REQUEST_BYTES
     with pytest.raises(WireError):
         decode_request(data)
 
 
+def test_opener_entries_of_a_run_directory_come_back_from_their_bytes() -> None:
+    entries = [EntryOfRunDir(1000, 2**63, -5, stat.S_IFDIR | 0o700, 1000), EntryOfRunDir(0, 1, 0, 0, 0)]
+    assert decode_entries(encode_entries(entries)) == entries
+    assert len(encode_reply(OpenerReply(tail=encode_entries(entries[:1] * MAX_ENTRIES)))) <= MAX_REPLY_BYTES
+    with pytest.raises(WireError):
+        decode_entries(encode_entries(entries)[1:])
+
+
 def test_opener_reply_comes_back_from_its_packet() -> None:
     reply = OpenerReply(4711, Signature(1, 2, 3, 4, 5, 6, 7), b"tail")
     assert decode_reply(encode_reply(reply)) == reply
+
+
+@pytest.mark.parametrize("set_s", [0, -(10**9), -(2**62), 2**62])
+def test_opener_reply_holds_any_time_that_a_user_gives_a_file(tmp_path: Path, set_s: int) -> None:
+    """A struct that cannot hold it would end the connection, and the agent would do without the opener."""
+    with tempfile.NamedTemporaryFile(dir=shared_memory_or(tmp_path)) as file:
+        os.utime(file.fileno(), (0, set_s))
+        signature = Signature.of(os.stat(file.name))
+    assert decode_reply(encode_reply(OpenerReply(signature=signature))).signature == signature
+
+
+def shared_memory_or(other: Path) -> Path:
+    """Other file systems cut times down to those that they can store."""
+    memory = Path("/dev/shm")
+    return memory if os.access(memory, os.W_OK) else other
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,17 @@ def test_a_link_to_another_daemons_socket_is_not_followed(
     assert daemon.heard.empty()
 
 
+def test_another_name_of_another_daemons_socket_is_not_connected_to(
+    run_dir: Path, tmp_path: Path, listen: Callable[..., Listener]
+) -> None:
+    (tmp_path / "daemon").mkdir()
+    daemon = listen(echo, folder=tmp_path / "daemon")
+    name = socket_name(this_process())
+    os.link(tmp_path / "daemon" / name, run_dir / str(UID) / name)
+    assert "has 2 hard links" in refused(place(run_dir))
+    assert daemon.heard.empty()
+
+
 def test_a_users_folder_that_is_a_link_is_not_followed(tmp_path: Path, listen: Callable[..., Listener]) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "rings").mkdir()

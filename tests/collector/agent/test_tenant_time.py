@@ -10,7 +10,8 @@ import pytest
 
 from tidegauge.agent.container_run_dirs import run_dirs as container_run_dirs
 from tidegauge.agent.container_run_dirs.run_dirs import Container, ContainerPoll, ContainerRunDir
-from tidegauge.agent.opening.local import LOCAL
+from tidegauge.agent.opening.local import LOCAL, LocalRunDir
+from tidegauge.agent.opening.port import OpenRunDir
 from tidegauge.agent.run_dirs.folders import NotNowError
 from tidegauge.agent.tenant_time import MAX_CPU_S, WALL_SHARE, FairQueue, TenantTime
 from tidegauge.core.ids import ProcessId
@@ -101,11 +102,11 @@ class Entries:
         self.entered: list[Path] = []
         self.open: list[int] = []
 
-        def enter(run_dir: ContainerRunDir) -> int:
+        def enter(run_dir: ContainerRunDir) -> LocalRunDir:
             self.entered.append(run_dir.path)
             cpu.now_s += cost_s
             self.open.append(os.open(run_dir.path, os.O_RDONLY))
-            return self.open[-1]
+            return LocalRunDir.of(self.open[-1])
 
         monkeypatch.setattr(ContainerRunDir, "enter", enter)
         monkeypatch.setattr(container_run_dirs, "TenantTime", lambda whose: TenantTime(whose, cpu_s=cpu, wall_s=cpu))
@@ -141,8 +142,8 @@ def test_a_poll_gets_into_a_container_once_and_lets_go_at_its_end(
         for work in ("launches", "rings"):
             poll.begin(work)
             for _ in range(50):
-                with run_dir.opened() as fd:
-                    assert os.fstat(fd).st_ino == run_dir.path.stat().st_ino
+                with run_dir.opened() as there:
+                    assert there.identity[1] == run_dir.path.stat().st_ino
         assert entries.open_now() == 1
     assert len(entries.entered) == 1
     assert entries.open_now() == 0
@@ -158,11 +159,11 @@ def test_another_thread_does_not_use_what_the_poll_has_open(
     entries = Entries(monkeypatch, cpu, 10 * MAX_CPU_S)
     poll = ContainerPoll()
     [run_dir] = run_dirs(tmp_path, poll, 1, ONE)
-    seen: list[int] = []
+    seen: list[OpenRunDir] = []
 
     def order() -> None:
-        with run_dir.opened() as fd:
-            seen.append(fd)
+        with run_dir.opened() as there:
+            seen.append(there)
 
     with poll.under_way(), run_dir.opened() as ours:
         thread = threading.Thread(target=order)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import sys
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from tidegauge.core.views import NodeSummary
 from tidegauge.protocol.coding import (
     HEADER,
     MAGIC,
+    MAX_LEFT_OUT,
     MAX_TEXT_BYTES,
     MAX_VALUES,
     ProtocolError,
@@ -209,6 +211,29 @@ def test_protocol_leaves_out_single_items_that_it_cannot_read_and_says_which() -
     assert "evidence[0]: " in received.left_out
     assert "search.holders[0].kind: 'weather' where one of global" in received.left_out
     assert "by_category.weather: 'weather' where one of" in received.left_out
+
+
+def test_protocol_refuses_a_message_with_more_unreadable_items_than_it_would_leave_out() -> None:
+    """Ten kilobytes of them took the coordinator four seconds."""
+    calls = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    raw = unpacked(encode(full(NodeSummary)))[2]
+    message = packed("report", {**raw, "evidence": [0] * 200_000})
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        with pytest.raises(
+            ProtocolError, match=r"more than 1024 items of it cannot be read, as evidence\[0\]: "
+        ) as error:
+            decode(NodeSummary, message)
+    finally:
+        sys.setprofile(before)
+    assert len(str(error.value)) < 1000
+    assert calls < 50 * MAX_LEFT_OUT
 
 
 def test_protocol_words_on_what_was_left_out_stay_few() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import shutil
 import socket
 import stat
@@ -183,7 +184,7 @@ def list_of(settings: Settings, folder: Path) -> list[str]:
     """Names in a user's folder, as the opener lets the agent list it."""
     assert settings.opener_socket is not None
     with closing(RemoteOpener(settings.opener_socket)) as opener, held(opener, folder) as there:
-        return os.listdir(there.fd)
+        return there.names(100)
 
 
 def held(opener: RemoteOpener, folder: Path) -> RemoteFolder:
@@ -524,6 +525,47 @@ def test_a_process_is_the_one_that_was_asked_for_or_none(node: Machine, opener: 
     assert run_as(SERVICE, tries) == ["done", gone, gone, "got", gone, gone, "socket"]
 
 
+def test_a_socket_of_root_in_a_users_folder_is_not_connected_to(node: Machine, opener: RunningOpener) -> None:
+    """The request names the uid: with another's than the folder's, any daemon's socket would do."""
+    trap, this = Trap(node), identity_of(os.getpid())
+    assert this is not None
+    name = socket_name(this)
+    with socket.socket(socket.AF_UNIX) as daemon:
+        daemon.bind(str(trap.folder / name))
+        daemon.listen()
+        connect = OpenerRequest(Kind.CONNECT, uid=0, pid=this.pid, start_ticks=this.start_ticks, name=name)
+        assert run_as(SERVICE, lambda: outcome(opener, connect, after=OpenerRequest(Kind.FOLDER, uid=ADA))) == "socket"
+
+
+def test_a_file_of_any_time_costs_nobody_the_connection(node: Machine, opener: RunningOpener) -> None:
+    trap = Trap(node)
+    for number, at_s in ((1, -(10**9)), (2, -(2**62)), (3, 2**62)):
+        trap.path(number).touch()
+        os.utime(trap.path(number), (0, at_s))
+        os.chown(trap.path(number), ADA, ADA)
+    names = [trap.path(number).name for number in (1, 2, 3)]
+    assert refusals(opener, names) == dict.fromkeys(names, "got")
+
+
+def test_a_link_in_place_of_the_settings_folder_is_not_followed(node: Machine, opener: RunningOpener) -> None:
+    """It may lead to a file system that never answers: a thread of the opener's would be lost with each request."""
+    if not Path("/dev/fuse").exists():
+        missing("this kernel has no FUSE")
+    silent = node.run_dir.parent / "silent"
+    silent.mkdir()
+    (node.run_dir / "jobs").symlink_to(silent)
+    os.chown(node.run_dir / "jobs", MALLORY, MALLORY, follow_symlinks=False)
+    write = OpenerRequest(Kind.WRITE_SETTINGS, name="7.json", tail=b"x")
+    with subprocess.Popen([sys.executable, FUSE, silent], stdout=subprocess.PIPE, text=True) as mount:
+        assert mount.stdout is not None
+        assert mount.stdout.readline() == "mounted\n"
+        try:
+            assert run_as(SERVICE, lambda: outcome(opener, write)) == "owner"
+        finally:
+            subprocess.run(["umount", "--lazy", silent], check=True)
+            mount.kill()
+
+
 def test_what_a_living_process_writes_is_not_deleted(node: Machine, opener: RunningOpener) -> None:
     ada = node.act(ADA, "trains", "adas", 0)
     process = identity_of(ada.pid)
@@ -570,13 +612,32 @@ def test_an_evil_agent_gets_files_of_probes_and_no_other_word_of_a_process(
                     os.write(descriptor, b"x")
                 with pytest.raises(FileNotFoundError):
                     there.open_checked(evidence_name(process))
-                with pytest.raises(PermissionError):
-                    os.open(ring_name(process), os.O_RDONLY, dir_fd=there.fd)
+                assert ring_name(process) in there.names(100)
         return got
 
     mount_namespace = os.stat(f"/proc/{ada.pid}/ns/mnt").st_ino
     assert run_as(SERVICE, own_rights) == [ring_name(process), "environ", "passwd", "mem", "environ", "shadow"]
     assert run_as(SERVICE, by_the_opener) == ["smaps_rollup", "ring"]
+
+
+def test_an_evil_agent_gets_no_folder_by_which_a_containers_root_is_reached(
+    node: Machine, opener: RunningOpener
+) -> None:
+    """From a descriptor of one, ".." leads up to all that everybody may read in the container."""
+    Trap(node)
+    script = "mount -t tmpfs none /mnt && echo ready && exec cat"
+    with subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as inside:
+        assert inside.stdout is not None
+        assert inside.stdout.readline() == "ready\n"
+        process, namespace = identity_of(inside.pid), os.stat(f"/proc/{inside.pid}/ns/mnt").st_ino
+        assert process is not None
+        enter = OpenerRequest(Kind.ENTER, pid=process.pid, start_ticks=process.start_ticks, inode=namespace)
+        requests = (OpenerRequest(Kind.RUN_DIR), OpenerRequest(Kind.FOLDER, is_inside=True, uid=ADA))
+        found = run_as(SERVICE, lambda: [outcome(opener, one, after=enter) for one in requests])
+        inside.kill()
+    assert found == ["done", "done"], "no descriptor came"
 
 
 def test_settings_have_names_of_their_own_and_bounds(node: Machine, opener: RunningOpener) -> None:
@@ -664,6 +725,38 @@ def is_answered(connection: socket.socket) -> bool:
         return bool(connection.recv(1000))
     except ConnectionResetError:  # closed before the request was read
         return False
+
+
+def test_few_descriptors_are_on_their_way_to_clients_that_do_not_read(node: Machine, opener: RunningOpener) -> None:
+    """The kernel counts them to root: with too many, no process of root's could send one."""
+    trap = Trap(node)
+    trap.path(1).touch()
+    os.chown(trap.path(1), ADA, ADA)
+    folder = encode_request(OpenerRequest(Kind.FOLDER, uid=ADA))
+    ring = encode_request(OpenerRequest(Kind.OPEN, name=trap.path(1).name))
+
+    def ask_and_count() -> list[int]:
+        found = []
+        for _ in range(10):
+            with raw(opener) as deaf:
+                deaf.send(folder)
+                assert deaf.recv(1000)
+                deaf.setblocking(False)
+                with suppress(BlockingIOError):
+                    while True:
+                        deaf.send(ring)
+                hung_up = select.poll()
+                hung_up.register(deaf, select.POLLRDHUP)
+                assert hung_up.poll(60_000)
+                deaf.settimeout(60)
+                found.append(0)
+                while (received := socket.recv_fds(deaf, 1000, 1))[0]:
+                    found[-1] += len(received[1])
+                    for descriptor in received[1]:
+                        os.close(descriptor)
+        return found
+
+    assert run_as(SERVICE, ask_and_count) == [1] * 10
 
 
 def test_connections_are_bounded_and_come_free_again(opener: RunningOpener) -> None:

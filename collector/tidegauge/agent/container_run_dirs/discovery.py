@@ -18,12 +18,11 @@ from tidegauge.agent.container_run_dirs.run_dirs import (
     Container,
     ContainerPoll,
     ContainerRunDir,
-    identity_of,
     seen_from_here,
 )
 from tidegauge.agent.opening.local import LocalOpener
 from tidegauge.agent.opening.port import Opener
-from tidegauge.agent.opening.safe_files import UnsafeFileError, closing_fd, opened
+from tidegauge.agent.opening.safe_files import UnsafeFileError, opened
 from tidegauge.agent.processes.procfs import facts_of
 from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir
 from tidegauge.agent.source_health import SkipCounts
@@ -228,8 +227,8 @@ class Containers:
                 with self._opener.entered(process, container.mount_namespace) as namespace:
                     for path in tuple(missing):
                         try:
-                            with closing_fd(namespace.open(path)) as fd:
-                                found[path] = identity_of(fd)
+                            with namespace.open(path) as run_dir:
+                                found[path] = run_dir.identity
                         except FileNotFoundError:
                             pass
                         except (UnsafeFileError, OSError) as error:
@@ -281,6 +280,6 @@ def _owner(process: str) -> int:
 
 
 def _identity_of(run_dir: RunDir) -> tuple[int, int] | None:
-    with suppress(OSError, UnsafeFileError), run_dir.opened() as fd:
-        return identity_of(fd)
+    with suppress(OSError, UnsafeFileError), run_dir.opened() as there:
+        return there.identity
     return None

@@ -6,15 +6,14 @@ each once and closes all at its end: an open descriptor keeps a container's memo
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegauge.agent.opening.port import Opener, OpenFolder
-from tidegauge.agent.opening.safe_files import UnsafeFileError, closing_fd
+from tidegauge.agent.opening.port import Opener, OpenFolder, OpenRunDir
+from tidegauge.agent.opening.safe_files import UnsafeFileError
 from tidegauge.agent.run_dirs.folders import NotNowError
 from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.core.ids import ProcessId
@@ -42,7 +41,7 @@ class ContainerPoll:
         self.time = TenantTime(whose)
         """Time of the kind of work that was begun last."""
         self._thread: int | None = None
-        self._open: dict[ContainerRunDir, int] = {}
+        self._open: dict[ContainerRunDir, OpenRunDir] = {}
         self.put_off = 0
         """How often, so far, a run directory had to wait for a later pass."""
 
@@ -56,8 +55,8 @@ class ContainerPoll:
             yield
         finally:
             self._thread = None
-            for fd in self._open.values():
-                os.close(fd)
+            for there in self._open.values():
+                there.__exit__()
             self._open.clear()
 
     @property
@@ -78,15 +77,15 @@ class ContainerPoll:
         return is_left
 
     @contextmanager
-    def opened(self, run_dir: ContainerRunDir) -> Iterator[int]:
+    def opened(self, run_dir: ContainerRunDir) -> Iterator[OpenRunDir]:
         """Raises ``NotNowError`` for one that would have to be entered when its tenant's time is used up."""
         if run_dir not in self._open and not self.has_time(run_dir.tenant):
             raise NotNowError(f"{run_dir} is read in a later poll")
         with self.time.spent_by(run_dir.tenant):
-            fd = self._open.get(run_dir)
-            if fd is None:
-                fd = self._open[run_dir] = run_dir.enter()
-            yield fd
+            there = self._open.get(run_dir)
+            if there is None:
+                there = self._open[run_dir] = run_dir.enter()
+            yield there
 
 
 @dataclass(eq=False)
@@ -112,24 +111,23 @@ class ContainerRunDir:
     def has_time(self) -> bool:
         return self.poll.has_time(self.tenant)
 
-    def opened(self) -> AbstractContextManager[int]:
-        return self.poll.opened(self) if self.poll.is_ours else closing_fd(self.enter())
+    def opened(self) -> AbstractContextManager[OpenRunDir]:
+        return self.poll.opened(self) if self.poll.is_ours else self.enter()
 
     @contextmanager
     def opened_folder(self, uid: int) -> Iterator[OpenFolder]:
-        ways_in = [(container.ways_in[0], container.mount_namespace) for container in self.containers]
-        with self.opened() as run_dir, self.opener.folder_inside(run_dir, self.path, uid, ways_in) as folder:
+        with self.opened() as run_dir, run_dir.folder(uid) as folder:
             yield folder
 
-    def enter(self) -> int:
-        """A descriptor that the caller closes. Raises ``OSError``."""
+    def enter(self) -> OpenRunDir:
+        """It, which the caller closes. Raises ``OSError``."""
         for container in self.containers:
             with suppress(OSError, UnsafeFileError):
                 with self.opener.entered(container.ways_in[0], container.mount_namespace) as namespace:
-                    fd = namespace.open(self.path)
-                if identity_of(fd) == self.identity:
-                    return fd
-                os.close(fd)
+                    there = namespace.open(self.path)
+                if there.identity == self.identity:
+                    return there
+                there.__exit__()
         raise FileNotFoundError(f"{self} is gone")
 
     def __str__(self) -> str:
@@ -139,9 +137,3 @@ class ContainerRunDir:
 def seen_from_here(container: Container, path: Path) -> str:
     """A path in a container, for people."""
     return f"/proc/{container.ways_in[0].pid}/root{path}"
-
-
-def identity_of(fd: int) -> tuple[int, int]:
-    """Device and inode of an open folder."""
-    status = os.fstat(fd)
-    return status.st_dev, status.st_ino

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import NamedTuple
 
 from tidegauge.agent.opening.port import OpenFolder
@@ -184,8 +183,7 @@ class EvidenceFinder:
 
 def _names_in(there: OpenFolder, most: int) -> frozenset[str] | None:
     """All names in the folder; ``None`` if these are more. To look each up costs more than to list them."""
-    with os.scandir(there.fd) as entries:
-        names = frozenset(entry.name for entry in islice(entries, most + 1))
+    names = frozenset(there.names(most + 1))
     return names if len(names) <= most else None
 
 

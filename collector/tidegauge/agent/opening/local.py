@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import socket as sockets
 import stat
-from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +43,10 @@ class LocalFolder(NamedTuple):
     def __exit__(self, *_: object) -> None:
         os.close(self.fd)
 
+    def names(self, most: int) -> list[str]:
+        with os.scandir(self.fd) as entries:
+            return [entry.name for entry in islice(entries, most)]
+
     def look_at(self, name: str) -> Signature:
         return look_at(self.fd, name, mount=self.mount)
 
@@ -52,8 +57,10 @@ class LocalFolder(NamedTuple):
         """Connect by descriptor all the way, so that it is to the file that was checked."""
         with opened_name(self.fd, name, mount=self.mount) as found:
             status = os.fstat(found)
-            if not stat.S_ISSOCK(status.st_mode) or status.st_uid != uid:
-                raise UnsafeFileError("socket", f"{name} is not a socket of uid {uid}")
+            if not stat.S_ISSOCK(status.st_mode) or not status.st_uid == uid == self.uid:
+                raise UnsafeFileError("socket", f"{name} is not a socket of uid {uid} in a folder of theirs")
+            if status.st_nlink != 1:  # the other name may be another service's
+                raise UnsafeFileError("hard_link", f"{name} has {status.st_nlink} hard links")
             connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM | sockets.SOCK_CLOEXEC)
             try:
                 connection.setblocking(False)
@@ -89,6 +96,62 @@ def open_folder(run_dir: int, uid: int, *, is_owners: bool) -> LocalFolder:
         return LocalFolder(os.open(".", DIRECTORY, dir_fd=name), status.st_uid, mount)
 
 
+class LocalRunDir(NamedTuple):
+    """The ``OpenRunDir`` that this process may open."""
+
+    fd: int
+    mount: int
+
+    @classmethod
+    def of(cls, fd: int) -> LocalRunDir:
+        """Of a descriptor, which is closed with it."""
+        try:
+            return cls(fd, mount_of(fd))
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def __enter__(self) -> LocalRunDir:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        status = os.fstat(self.fd)
+        return status.st_dev, status.st_ino
+
+    def uids(self, most: int) -> tuple[dict[str, int], int]:
+        listed, entries = {}, 0
+        with os.scandir(self.fd) as found:
+            for entry in islice(found, most):
+                entries += 1
+                if is_uid(entry.name):
+                    listed[entry.name] = entry.inode()
+        return listed, entries
+
+    def look_at(self, name: str) -> Signature:
+        return look_at(self.fd, name, mount=self.mount)
+
+    def folder(self, uid: int) -> LocalFolder:
+        return open_folder(self.fd, uid, is_owners=False)
+
+
+def is_uid(name: str) -> bool:
+    """Whether a name is a uid as probes write it."""
+    return name.isdigit() and name.isascii() and (name[0] != "0" or name == "0") and len(name) <= 10
+
+
+class LocalNamespace(NamedTuple):
+    """The ``EnteredNamespace`` that this process may enter."""
+
+    entered: Entered
+
+    def open(self, path: Path) -> LocalRunDir:
+        return LocalRunDir.of(self.entered.open(path))
+
+
 class LocalOpener(NamedTuple):
     """The ``Opener`` of a process that has the rights itself, or sees its own user's processes alone."""
 
@@ -100,17 +163,10 @@ class LocalOpener(NamedTuple):
     def host_folder(self, run_dir: int, path: Path, uid: int) -> LocalFolder:  # noqa: ARG002
         return open_folder(run_dir, uid, is_owners=True)
 
-    def folder_inside(
-        self,
-        run_dir: int,
-        path: Path,  # noqa: ARG002 - the port's
-        uid: int,
-        ways_in: Sequence[tuple[ProcessId, int]],  # noqa: ARG002 - the port's
-    ) -> LocalFolder:
-        return open_folder(run_dir, uid, is_owners=False)
-
-    def entered(self, process: ProcessId, mount_namespace: int) -> AbstractContextManager[Entered]:
-        return entered(process, mount_namespace, self.proc)
+    @contextmanager
+    def entered(self, process: ProcessId, mount_namespace: int) -> Iterator[LocalNamespace]:
+        with entered(process, mount_namespace, self.proc) as namespace:
+            yield LocalNamespace(namespace)
 
     def mount_namespace(self, pid: int) -> int:
         return os.stat(f"{self.proc}/{pid}/ns/mnt").st_ino
@@ -145,6 +201,11 @@ class LocalOpener(NamedTuple):
     def delete_settings(self, run_dir: Path, name: str) -> None:
         with self._settings(run_dir) as folder, suppress(FileNotFoundError, IsADirectoryError):
             os.unlink(name, dir_fd=folder)
+
+    def settings_files(self, run_dir: Path) -> list[str]:
+        """Names in the settings folder. Raises as ``write_settings``."""
+        with self._settings(run_dir) as folder:
+            return os.listdir(folder)
 
     def _settings(self, run_dir: Path) -> closing_fd:
         return closing_fd(opened_settings_folder(run_dir, owner=self.settings_owner, make=False))

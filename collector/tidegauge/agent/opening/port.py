@@ -24,12 +24,11 @@ class OpenFolder(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     @property
-    def fd(self) -> int:
-        """A descriptor to list it."""
-
-    @property
     def uid(self) -> int:
         """Its owner, by the kernel."""
+
+    def names(self, most: int) -> list[str]:
+        """The first ``most`` names in it. Raises ``OSError``."""
 
     def look_at(self, name: str) -> Signature:
         """State of the file itself, never of a link's target. Raises ``UnsafeFileError`` for what is mounted there, and
@@ -40,8 +39,9 @@ class OpenFolder(Protocol):
         caller closes it. Raises ``UnsafeFileError`` for any other, and ``OSError``."""
 
     def connected(self, name: str, process: ProcessId, uid: int) -> socket.socket:
-        """A connection to a command socket of ``uid``; the caller closes it, and asks the kernel who listens. Raises
-        ``UnsafeFileError`` for what is no such socket, and ``OSError``, ``BlockingIOError`` when too many wait there.
+        """A connection to a command socket of ``uid``, who has to be the folder's owner; the caller closes it, and asks
+        the kernel who listens. Raises ``UnsafeFileError`` for what is no such socket with one name, and ``OSError``,
+        ``BlockingIOError`` when too many wait there.
         """
 
     def delete(self, name: str, signature: Signature, *, socket: str, files: Collection[str]) -> None:
@@ -49,29 +49,48 @@ class OpenFolder(Protocol):
         folder's owner owns them. Raises ``OSError``."""
 
 
+class OpenRunDir(Protocol):
+    """A run directory, held open until the end of a ``with``, or what it was a moment ago."""
+
+    def __enter__(self) -> OpenRunDir: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode."""
+
+    def uids(self, most: int) -> tuple[dict[str, int], int]:
+        """Of the first ``most`` names in it those that are uids, with their inodes, and how many it has of any kind, at
+        most ``most``. Raises ``OSError``."""
+
+    def look_at(self, name: str) -> Signature:
+        """Mode, owner, inode and mtime of a name that is a uid; failures as ``OpenFolder.look_at``."""
+
+    def folder(self, uid: int) -> OpenFolder:
+        """The folder named ``uid`` in the run directory of a container, whoever owns it. Raises ``UnsafeFileError`` and
+        ``OSError``, ``FileNotFoundError`` also where the run directory is another by now."""
+
+
 class EnteredNamespace(Protocol):
     """The mount namespace of a process."""
 
-    def open(self, path: Path) -> int:
-        """A descriptor of the folder ``path`` as the process sees it, to list it and to open what is in it.
+    def open(self, path: Path) -> OpenRunDir:
+        """The folder ``path`` as the process sees it.
 
         Raises ``FileNotFoundError`` where there is no such folder, ``UnsafeFileError``, and other ``OSError``.
         """
 
 
 class Opener(Protocol):
-    """For any thread. ``run_dir`` is a descriptor of the run directory ``path``."""
+    """For any thread."""
 
     def check(self) -> None:
         """Raises ``OSError`` while it can do none of this."""
 
     def host_folder(self, run_dir: int, path: Path, uid: int) -> OpenFolder:
-        """The folder of ``uid`` in a run directory of this node. Raises ``UnsafeFileError`` for one of another uid, and
-        ``OSError``."""
-
-    def folder_inside(self, run_dir: int, path: Path, uid: int, ways_in: Sequence[tuple[ProcessId, int]]) -> OpenFolder:
-        """The folder named ``uid``, whoever owns it, in a run directory of a container. ``ways_in``: processes and the
-        inodes of the mount namespaces that they are in. Failures as for ``host_folder``."""
+        """The folder of ``uid`` in the run directory ``path`` of this node, of which ``run_dir`` is a descriptor.
+        Raises ``UnsafeFileError`` for one of another uid, and ``OSError``."""
 
     def entered(self, process: ProcessId, mount_namespace: int) -> AbstractContextManager[EnteredNamespace]:
         """A mount namespace (its inode) by way of a process. Raises ``ProcessLookupError`` if that has ended or left

@@ -10,7 +10,7 @@ import os
 import socket as sockets
 import struct
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -21,10 +21,12 @@ from tidegauge.agent.opening.safe_files import Signature, UnsafeFileError
 from tidegauge.agent.opening.wire import (
     MAX_PIDS,
     MAX_REPLY_BYTES,
+    EntryOfRunDir,
     Kind,
     OpenerReply,
     OpenerRequest,
     WireError,
+    decode_entries,
     decode_reply,
     encode_request,
     is_of_a_process,
@@ -99,15 +101,22 @@ class RemoteFolder(NamedTuple):
 
     opener: RemoteOpener
     connection: OpenerConnection
-    fd: int
     uid: int
 
     def __enter__(self) -> RemoteFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self.fd)
         self.opener.leave(self.connection)
+
+    def names(self, most: int) -> list[str]:
+        names: list[str] = []
+        while len(names) < most:
+            reply, _ = self.connection.ask(OpenerRequest(Kind.LIST, is_inside=bool(names)))
+            if not reply.tail:
+                break
+            names += [os.fsdecode(name) for name in reply.tail.split(b"\0")]
+        return names[:most]
 
     def look_at(self, name: str) -> Signature:
         reply, _ = self.connection.ask(OpenerRequest(Kind.LOOK, name=_checked(name)))
@@ -135,15 +144,58 @@ class RemoteFolder(NamedTuple):
                 self.connection.ask(request)
 
 
+class ListedRunDir(NamedTuple):
+    """The ``OpenRunDir`` of a container, as the opener found it."""
+
+    opener: RemoteOpener
+    way_in: OpenerRequest
+    path: Path
+    signature: Signature
+    entries: Mapping[str, EntryOfRunDir]
+    """By name."""
+    number: int
+    """Of names, at least."""
+
+    def __enter__(self) -> ListedRunDir:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self.signature.device, self.signature.inode
+
+    def uids(self, most: int) -> tuple[dict[str, int], int]:
+        return {name: entry.inode for name, entry in self.entries.items()}, min(self.number, most)
+
+    def look_at(self, name: str) -> Signature:
+        entry = self.entries.get(name)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, "it was not there")
+        if entry.mode == 0:
+            raise UnsafeFileError("mount", "something is mounted there")
+        return Signature(self.signature.device, entry.inode, entry.mtime_ns, 0, entry.mode, entry.owner, 1)
+
+    def folder(self, uid: int) -> RemoteFolder:
+        return self.opener.folder_inside(self.way_in, self.path, uid, self.identity)
+
+
 class RemoteNamespace(NamedTuple):
     """The ``EnteredNamespace`` that a connection holds."""
 
     opener: RemoteOpener
     connection: OpenerConnection
+    way_in: OpenerRequest
 
-    def open(self, path: Path) -> int:
-        _, descriptor = self.connection.descriptor(OpenerRequest(Kind.RUN_DIR, self.opener.number_of(path)))
-        return descriptor
+    def open(self, path: Path) -> ListedRunDir:
+        reply, _ = self.connection.ask(OpenerRequest(Kind.RUN_DIR, self.opener.number_of(path)))
+        assert reply.signature is not None, "decode_reply makes one"
+        try:
+            entries = {str(entry.uid): entry for entry in decode_entries(reply.tail)}
+        except WireError as error:
+            raise OpenerAwayError(error) from error
+        return ListedRunDir(self.opener, self.way_in, path, reply.signature, entries, reply.value)
 
 
 class RemoteOpener:
@@ -162,24 +214,25 @@ class RemoteOpener:
 
     def host_folder(self, run_dir: int, path: Path, uid: int) -> RemoteFolder:
         connection = self._begun(OpenerRequest(Kind.LEAVE))
-        return self._folder(connection, OpenerRequest(Kind.FOLDER, self.number_of(path), uid=uid), run_dir)
+        status = os.fstat(run_dir)
+        folder = OpenerRequest(Kind.FOLDER, self.number_of(path), uid=uid)
+        return self._folder(connection, folder, (status.st_dev, status.st_ino))
 
-    def folder_inside(
-        self, run_dir: int, path: Path, uid: int, ways_in: Sequence[tuple[ProcessId, int]]
-    ) -> RemoteFolder:
-        for process, namespace in ways_in:
-            with suppress(ProcessLookupError, FileNotFoundError, UnsafeFileError):
-                connection = self._begun(_enter(process, namespace))
-                return self._folder(
-                    connection, OpenerRequest(Kind.FOLDER, self.number_of(path), is_inside=True, uid=uid), run_dir
-                )
-        raise FileNotFoundError(errno.ENOENT, f"{path} is gone")
+    def folder_inside(self, way_in: OpenerRequest, path: Path, uid: int, run_dir: tuple[int, int]) -> RemoteFolder:
+        """``ListedRunDir.folder``, by a request to enter and the run directory's identity."""
+        try:
+            connection = self._begun(way_in)
+        except ProcessLookupError:
+            raise FileNotFoundError(errno.ENOENT, f"{path} is gone") from None
+        folder = OpenerRequest(Kind.FOLDER, self.number_of(path), is_inside=True, uid=uid)
+        return self._folder(connection, folder, run_dir)
 
     @contextmanager
     def entered(self, process: ProcessId, mount_namespace: int) -> Iterator[RemoteNamespace]:
-        connection = self._begun(_enter(process, mount_namespace))
+        way_in = OpenerRequest(Kind.ENTER, pid=process.pid, start_ticks=process.start_ticks, inode=mount_namespace)
+        connection = self._begun(way_in)
         try:
-            yield RemoteNamespace(self, connection)
+            yield RemoteNamespace(self, connection, way_in)
         finally:
             self.leave(connection)
 
@@ -252,15 +305,14 @@ class RemoteOpener:
                 connection.close()
             self._idle.clear()
 
-    def _folder(self, connection: OpenerConnection, request: OpenerRequest, run_dir: int) -> RemoteFolder:
+    def _folder(self, connection: OpenerConnection, request: OpenerRequest, run_dir: tuple[int, int]) -> RemoteFolder:
         try:
-            reply, descriptor = connection.descriptor(request)
-            folder = RemoteFolder(self, connection, descriptor, reply.value)
+            reply, _ = connection.ask(request)
+            folder = RemoteFolder(self, connection, reply.value)
         except BaseException:
             self.leave(connection)
             raise
-        here = Signature.of(os.fstat(run_dir))
-        if reply.signature is None or not reply.signature.same_file(here):
+        if reply.signature is None or (reply.signature.device, reply.signature.inode) != run_dir:
             folder.__exit__()
             raise FileNotFoundError(errno.ENOENT, "another run directory is there now")
         return folder
@@ -302,10 +354,6 @@ class RemoteOpener:
 def open_opener(path: Path | None) -> Opener:
     """The opener behind the socket ``path``; without one, this process itself."""
     return LOCAL if path is None else RemoteOpener(path)
-
-
-def _enter(process: ProcessId, mount_namespace: int) -> OpenerRequest:
-    return OpenerRequest(Kind.ENTER, pid=process.pid, start_ticks=process.start_ticks, inode=mount_namespace)
 
 
 def _checked(name: str) -> str:

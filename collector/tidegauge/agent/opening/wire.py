@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import struct
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -19,13 +20,20 @@ from tidegauge.agent.opening.safe_files import Signature, UnsafeFileError
 from tidegauge.core.jobs.settings import MAX_FILE_BYTES, settings_name
 from tidegauge.core.run_dirs import process_of
 
-VERSION = 1
+VERSION = 2
 MAX_PIDS = 1024
 """Of one ``MOUNT_NAMESPACES``."""
 _REQUEST = struct.Struct("<BBBBIIQQQ80s")
-_REPLY = struct.Struct("<BBHQ7Q")
+_REPLY = struct.Struct("<BBHQ2Qq4Q")
 MAX_REQUEST_BYTES = _REQUEST.size + MAX_FILE_BYTES
 MAX_REPLY_BYTES = _REPLY.size + 8 * MAX_PIDS
+_ENTRY = struct.Struct("<IQqII")
+MAX_ENTRIES = 8 * MAX_PIDS // _ENTRY.size
+"""Uids of one ``RUN_DIR``: a container has few users."""
+MAX_NAMES = 1 << 14
+"""Of one ``RUN_DIR`` that are gone through."""
+NAMES_EACH = 8 * MAX_PIDS // 256
+"""Of one ``LIST``: the longest have 255 bytes."""
 MAX_TEXT_BYTES = 1000
 _OWN_ERRORS = ((ProcessLookupError, errno.ESRCH), (FileNotFoundError, errno.ENOENT))
 """Numbers of those that this package raises itself, without one."""
@@ -40,9 +48,9 @@ class Kind(IntEnum):
     ENTER = 2
     """Hold a process's mount namespace, until ``LEAVE``."""
     RUN_DIR = 3
-    """A descriptor of a run directory in the namespace that is held."""
+    """What is in a run directory of the namespace that is held (``EntryOfRunDir``), and how many names it has."""
     FOLDER = 4
-    """Hold a user's folder, until ``LEAVE``, and a descriptor of it."""
+    """Hold a user's folder, until ``LEAVE``; its owner, and the signature of its run directory."""
     LOOK = 5
     """The signature of a name in the folder that is held; so do all up to ``LEAVE``."""
     OPEN = 6
@@ -59,6 +67,9 @@ class Kind(IntEnum):
     MAKE_SETTINGS = 14
     WRITE_SETTINGS = 15
     DELETE_SETTINGS = 16
+    LIST = 17
+    """Names in the folder that is held, at most ``NAMES_EACH``, NUL between them; ``is_inside``: the next ones. None:
+    it has no more."""
 
 
 class OpenerRequest(NamedTuple):
@@ -85,6 +96,18 @@ class OpenerReply(NamedTuple):
     value: int = 0
     signature: Signature | None = None
     tail: bytes = b""
+
+
+class EntryOfRunDir(NamedTuple):
+    """A name in a run directory that is a uid. No descriptor of the run directory is handed over: by ".." it would lead
+    to all that everybody may read in the container."""
+
+    uid: int
+    inode: int
+    mtime_ns: int
+    mode: int
+    """0: something is mounted there."""
+    owner: int
 
 
 class WireError(Exception):
@@ -129,6 +152,17 @@ def is_of_settings(name: str) -> bool:
 def encode_reply(reply: OpenerReply) -> bytes:
     numbers = reply.signature or (0,) * len(Signature._fields)
     return _REPLY.pack(VERSION, 0, 0, reply.value, *numbers) + reply.tail
+
+
+def encode_entries(entries: Iterable[EntryOfRunDir]) -> bytes:
+    return b"".join(_ENTRY.pack(*entry) for entry in entries)
+
+
+def decode_entries(tail: bytes) -> list[EntryOfRunDir]:
+    """Raises ``WireError``."""
+    if len(tail) % _ENTRY.size:
+        raise WireError(f"{len(tail)} bytes of entries")
+    return [EntryOfRunDir(*row) for row in _ENTRY.iter_unpack(tail)]
 
 
 def encode_error(error: OSError | UnsafeFileError) -> bytes:

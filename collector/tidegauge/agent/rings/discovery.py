@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Collection, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from tidegauge.agent.opening.port import OpenFolder
@@ -116,8 +115,8 @@ class RingFinder:
         is_hosts = run_dir.mount_namespaces is None  # in a container its own run directory counts the time
         found: list[RingFile] = []
         try:
-            with run_dir.opened() as fd:
-                look = listing.look(fd, now_s)
+            with run_dir.opened() as there:
+                look = listing.look(there, now_s)
                 for folder, error in look.refused:
                     self._skips.add(error.reason, str(RingPlace(run_dir, folder.uid, "")), str(error), now_s=now_s)
                 changed = [folder for folder, at_ns in look.folders if self._must_list(folder, at_ns, now_s)]
@@ -233,7 +232,7 @@ class RingFinder:
         place = RingPlace(folder.run_dir, folder.uid, "")
         try:
             with opened_folder(folder) as there:
-                return self._open_new(there, place, self._ring_names(there.fd, place, now_s), now_s)
+                return self._open_new(there, place, self._ring_names(there, place, now_s), now_s)
         except UnsafeFileError as refused:
             self._say_once(place, refused.reason, str(refused), now_s)
         except FileNotFoundError:
@@ -242,11 +241,10 @@ class RingFinder:
             self._say_once(place, "permission", f"cannot be listed: {error.strerror}", now_s)
         return []
 
-    def _ring_names(self, fd: int, folder: RingPlace, now_s: float) -> list[str]:
+    def _ring_names(self, there: OpenFolder, folder: RingPlace, now_s: float) -> list[str]:
         is_hosts = folder.run_dir.mount_namespaces is None
         most = MAX_RINGS_PER_FOLDER if is_hosts else MAX_RINGS_PER_FOLDER_OF_CONTAINER
-        with os.scandir(fd) as entries:
-            names = [entry.name for entry in islice(entries, ENTRIES_PER_RING * most)]
+        names = there.names(ENTRIES_PER_RING * most)
         rings = sorted(name for name in names if name.endswith(RING_SUFFIX))
         if len(names) == ENTRIES_PER_RING * most or len(rings) > most:
             self._say_once(folder, "too_many", "too many files: the rest is not read", now_s)

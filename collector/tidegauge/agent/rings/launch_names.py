@@ -6,7 +6,6 @@ folders: no user's names displace another's launch, which would lose its exempti
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -78,8 +77,8 @@ class LaunchNames:
         """Raises ``UnsafeFileError`` and ``OSError``."""
         if not run_dir.has_time():
             return
-        with run_dir.opened() as fd:
-            changed = [one for one, at_ns in listing.look(fd, now_s).folders if self._changes.must_list(one, at_ns)]
+        with run_dir.opened() as there:
+            changed = [one for one, at_ns in listing.look(there, now_s).folders if self._changes.must_list(one, at_ns)]
             changed.sort(key=lambda folder: self._listed_s.get(folder, float("-inf")))  # nobody is always the last
             for number, folder in enumerate(changed):
                 if number and not run_dir.has_time():
@@ -104,8 +103,8 @@ class LaunchNames:
         is_hosts = folder.run_dir.mount_namespaces is None
         most = MAX_NAMES_PER_FOLDER if is_hosts else MAX_NAMES_PER_FOLDER_OF_CONTAINER
         try:
-            with opened_folder(folder) as there, os.scandir(there.fd) as entries:
-                names = [entry.name for entry in islice(entries, most)]
+            with opened_folder(folder) as there:
+                names = there.names(most)
         except (UnsafeFileError, FileNotFoundError):
             self._changes.unsettle(folder)
             return ()

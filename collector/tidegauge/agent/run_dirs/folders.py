@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tidegauge.agent.opening.local import LOCAL
-from tidegauge.agent.opening.port import Opener, OpenFolder
-from tidegauge.agent.opening.safe_files import DIRECTORY, Signature, UnsafeFileError, closing_fd
+from tidegauge.agent.opening.local import LOCAL, LocalRunDir
+from tidegauge.agent.opening.port import Opener, OpenFolder, OpenRunDir
+from tidegauge.agent.opening.safe_files import DIRECTORY, Signature, UnsafeFileError
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.run_dir_names import DEFAULT_RUN_DIRS
 
@@ -42,8 +42,8 @@ class RunDir(Protocol):
     def has_time(self) -> bool:
         """Whether to list it now, or further; if false, at a later poll, for the other tenants' sake."""
 
-    def opened(self) -> AbstractContextManager[int]:
-        """A descriptor to list it and to open what is in it. Raises ``FileNotFoundError`` where there is none now,
+    def opened(self) -> AbstractContextManager[OpenRunDir]:
+        """It, to list it and to look at what is in it. Raises ``FileNotFoundError`` where there is none now,
         ``UnsafeFileError``, ``NotNowError``, and other ``OSError``."""
 
     def opened_folder(self, uid: int) -> AbstractContextManager[OpenFolder]:
@@ -67,7 +67,7 @@ class HostRunDir(NamedTuple):
     def has_time(self) -> bool:
         return True
 
-    def opened(self) -> AbstractContextManager[int]:
+    def opened(self) -> LocalRunDir:
         try:
             fd = os.open(self.path, DIRECTORY)
         except OSError as error:
@@ -76,11 +76,11 @@ class HostRunDir(NamedTuple):
             # A link answers ENOTDIR to O_DIRECTORY | O_NOFOLLOW, like a file.
             reason = "symlink" if self.path.is_symlink() else "not_directory"
             raise UnsafeFileError(reason, f"cannot be listed: {error.strerror}") from error
-        return closing_fd(fd)
+        return LocalRunDir.of(fd)
 
     def opened_folder(self, uid: int) -> AbstractContextManager[OpenFolder]:
         with self.opened() as run_dir:
-            return self.opener.host_folder(run_dir, self.path, uid)
+            return self.opener.host_folder(run_dir.fd, self.path, uid)
 
     def __str__(self) -> str:
         return str(self.path)

@@ -8,7 +8,6 @@ places are taken, a new folder replaces a known one that is not in use, at rando
 
 from __future__ import annotations
 
-import os
 import random
 import stat
 from collections.abc import Callable, Collection
@@ -17,7 +16,8 @@ from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
-from tidegauge.agent.opening.safe_files import UnsafeFileError, mount_of, opened_name
+from tidegauge.agent.opening.port import OpenRunDir
+from tidegauge.agent.opening.safe_files import UnsafeFileError
 from tidegauge.agent.run_dirs.folders import RunDir, UserFolder
 
 MAX_FOLDERS = 4096
@@ -79,16 +79,15 @@ class UserFolders:
         """Seeded by the system: a predictable state would let users arrange their turns."""
         self._said_too_many = False
 
-    def look(self, fd: int, now_s: float) -> FoundFolders:
-        """``fd``: the run directory. ``now_s`` is a monotonic clock. Raises ``OSError``."""
-        mount = mount_of(fd)
+    def look(self, there: OpenRunDir, now_s: float) -> FoundFolders:
+        """``there``: the run directory. ``now_s`` is a monotonic clock. Raises ``OSError``."""
         self._giving_way = None
-        refused = self._list(fd, now_s) if now_s >= self._next_s else []
-        refused += self._look_at_new(fd, mount, now_s)
-        self._look_again(fd, mount, now_s)
+        refused = self._list(there, now_s) if now_s >= self._next_s else []
+        refused += self._look_at_new(there, now_s)
+        self._look_again(there, now_s)
         known = {name: UserFolder(self._run_dir, int(name)) for name in self._known}
         self.known = tuple(known.values())
-        return FoundFolders([(known[name], _changed_ns(fd, name, mount)) for name in self._whose_turn()], refused)
+        return FoundFolders([(known[name], _changed_ns(there, name)) for name in self._whose_turn()], refused)
 
     def _whose_turn(self) -> list[str]:
         """All folders in use, and of the others those that have waited longest."""
@@ -105,16 +104,16 @@ class UserFolders:
     def _names_in_use(self) -> set[str]:
         return {str(folder.uid) for folder in self._in_use() if folder.run_dir == self._run_dir}
 
-    def _list(self, fd: int, now_s: float) -> list[tuple[UserFolder, UnsafeFileError]]:
+    def _list(self, there: OpenRunDir, now_s: float) -> list[tuple[UserFolder, UnsafeFileError]]:
         most = MAX_ENTRIES if self._run_dir.mount_namespaces is None else MAX_ENTRIES_OF_CONTAINER
-        seen, entries = _uids_in(fd, most)
+        seen, entries = there.uids(most)
         self._next_s = now_s + entries / ENTRIES_PER_S
         all_seen = entries < most
         self._known = {
             name: known
             for name, known in self._known.items()
             # A truncated listing may lack it: then the name itself is looked up.
-            if (seen.get(name) if all_seen or name in seen else _inode_of(fd, name)) == known.inode
+            if (seen.get(name) if all_seen or name in seen else _inode_of(there, name)) == known.inode
         }
         self._refused = {name: inode for name, inode in self._refused.items() if seen.get(name) == inode}
         self._new = [one for one in seen.items() if one[0] not in self._known and one[0] not in self._refused]
@@ -124,7 +123,7 @@ class UserFolders:
             return []
         return [(UserFolder(self._run_dir, -1), UnsafeFileError("too_many", "too many entries: the rest is not read"))]
 
-    def _look_at_new(self, fd: int, mount: int, now_s: float) -> list[tuple[UserFolder, UnsafeFileError]]:
+    def _look_at_new(self, there: OpenRunDir, now_s: float) -> list[tuple[UserFolder, UnsafeFileError]]:
         chosen = []
         for _ in range(min(MAX_LOOKS, len(self._new))):
             at = self._random.randrange(len(self._new))
@@ -133,17 +132,17 @@ class UserFolders:
         return [
             (UserFolder(self._run_dir, int(name)), error)
             for name, inode in chosen
-            if (error := self._judge(fd, name, mount, inode, now_s)) is not None
+            if (error := self._judge(there, name, inode, now_s)) is not None
         ]
 
-    def _judge(self, fd: int, name: str, mount: int, inode: int, now_s: float) -> UnsafeFileError | None:
+    def _judge(self, there: OpenRunDir, name: str, inode: int, now_s: float) -> UnsafeFileError | None:
         """Accept a name as a user's folder, or refuse it and return the reason."""
         full = len(self._known) >= self._most
         giving_way = self._may_give_way(now_s) if full else []
         if full and not giving_way:
             return None
         try:
-            self._check(fd, name, mount)
+            self._check(there, name)
         except OSError:
             return None  # gone again, or we may not look: next time is another chance
         except UnsafeFileError as error:
@@ -165,43 +164,29 @@ class UserFolders:
             self._random.shuffle(self._giving_way)
         return self._giving_way
 
-    def _check(self, fd: int, name: str, mount: int) -> None:
+    def _check(self, there: OpenRunDir, name: str) -> None:
         """Raises ``UnsafeFileError`` unless it is a user's folder, and ``OSError``."""
-        with opened_name(fd, name, mount=mount) as found:
-            status = os.fstat(found)
-        if not stat.S_ISDIR(status.st_mode):
-            raise UnsafeFileError("symlink" if stat.S_ISLNK(status.st_mode) else "not_directory", "it is not a folder")
-        if self._run_dir.mount_namespaces is None and str(status.st_uid) != name:
-            raise UnsafeFileError("owner", f"the folder belongs to uid {status.st_uid}")
+        seen = there.look_at(name)
+        if not stat.S_ISDIR(seen.mode):
+            raise UnsafeFileError("symlink" if stat.S_ISLNK(seen.mode) else "not_directory", "it is not a folder")
+        if self._run_dir.mount_namespaces is None and str(seen.uid) != name:
+            raise UnsafeFileError("owner", f"the folder belongs to uid {seen.uid}")
 
-    def _look_again(self, fd: int, mount: int, now_s: float) -> None:
+    def _look_again(self, there: OpenRunDir, now_s: float) -> None:
         for name, inode in list(islice(self._refused.items(), LOOKS_AGAIN)):
             del self._refused[name]
-            self._judge(fd, name, mount, inode, now_s)  # at the end again, if it is refused again
+            self._judge(there, name, inode, now_s)  # at the end again, if it is refused again
 
 
-def _uids_in(fd: int, most: int) -> tuple[dict[str, int], int]:
-    """Inodes by name of all names that are uids, and the number of names listed, at most ``most``."""
-    seen: dict[str, int] = {}
-    entries = 0
-    with os.scandir(fd) as found:
-        for entry in islice(found, most):
-            entries += 1
-            name = entry.name
-            if name.isdigit() and name.isascii() and (name[0] != "0" or name == "0") and len(name) <= 10:
-                seen[name] = entry.inode()
-    return seen, entries
-
-
-def _inode_of(fd: int, name: str) -> int | None:
-    with suppress(OSError):
-        return os.stat(name, dir_fd=fd, follow_symlinks=False).st_ino
+def _inode_of(there: OpenRunDir, name: str) -> int | None:
+    with suppress(UnsafeFileError, OSError):
+        return there.look_at(name).inode
     return None
 
 
-def _changed_ns(fd: int, name: str, mount: int) -> int | None:
-    with suppress(UnsafeFileError, OSError), opened_name(fd, name, mount=mount) as found:
-        return os.fstat(found).st_mtime_ns
+def _changed_ns(there: OpenRunDir, name: str) -> int | None:
+    with suppress(UnsafeFileError, OSError):
+        return there.look_at(name).mtime_ns
     return None
 
 

@@ -10,14 +10,14 @@ import os
 import re
 import stat as file_kinds
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from tidegauge.agent.opening.local import LOCAL, open_folder
+from tidegauge.agent.opening.local import LOCAL, LocalRunDir
 from tidegauge.agent.opening.port import OpenFolder
-from tidegauge.agent.opening.safe_files import UnsafeFileError, closing_fd
+from tidegauge.agent.opening.safe_files import UnsafeFileError
 from tidegauge.agent.processes.command_socket import ProcessSocket
 from tidegauge.agent.processes.procfs import DATA_WORKER, slurm_place_of
 from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, UserFolder, opened_folder
@@ -56,13 +56,13 @@ class SeenRunDir:
     def has_time(self) -> bool:
         return True
 
-    def opened(self) -> AbstractContextManager[int]:
+    def opened(self) -> LocalRunDir:
         with LOCAL.entered(self.process, self.mount_namespace) as namespace:
-            return closing_fd(namespace.open(self.path))
+            return namespace.open(self.path)
 
     def opened_folder(self, uid: int) -> OpenFolder:
         with self.opened() as run_dir:
-            return open_folder(run_dir, uid, is_owners=False)
+            return run_dir.folder(uid)
 
     def __str__(self) -> str:
         return f"/proc/{self.process.pid}/root{self.path}"
