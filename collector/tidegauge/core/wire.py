@@ -31,6 +31,8 @@ _PLAIN = frozenset([type(None), bool, int, str])
 LARGEST_INT = (1 << 64) - 1
 """Of either sign: no address, size or time is beyond it, and no reader calculates with more."""
 MAX_SHARED_CHARS = 200
+MAX_TEXT_CHARS = 1 << 20
+"""The longest text of ours is a memory profile, packed: 0.4 million."""
 UNKNOWN_MEMBER = "UNKNOWN"
 """The member that stands for values of an enum that a later version added."""
 
@@ -225,6 +227,8 @@ def _misfit(raw: object, wanted: str) -> _MisfitError:
 def _text(raw: Any) -> str:
     if type(raw) is not str:
         raise _misfit(raw, "a str")
+    if len(raw) > MAX_TEXT_CHARS:
+        raise _MisfitError(f"a text of more than {MAX_TEXT_CHARS:,} characters")
     # The ranks of a job say the same, in every report; long ones are all different.
     return shared(raw) if len(raw) <= MAX_SHARED_CHARS else raw
 

@@ -103,6 +103,7 @@ def refusal_of(data: object, form: type = NodeSummary) -> str:
         (lambda raw: raw.update(agent_pid=1 << 64), "agent_pid: a number of more than 64 bits"),
         (lambda raw: raw.update(pods_wanted="abc"), "pods_wanted: a str where a list belongs"),
         (lambda raw: raw.update(launches={}), "launches: a dict where a list belongs"),
+        (lambda raw: raw.update(hostname="x" * (1 << 21)), "hostname: a text of more than 1,048,576 characters"),
         (lambda raw: raw.pop("hostname"), "missing 1 required positional argument: 'hostname'"),
     ],
 )
