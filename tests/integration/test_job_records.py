@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
 
 SCRIPT = Path(__file__).with_name("rig_jobs") / "recorded.py"
 STEPS = 40
+WITHIN_S = 300.0
 NODE = EngineNode("id", "here", "127.0.0.1")
 
 
@@ -47,9 +48,14 @@ class Site:
         }
         self._agent = open_node_agent(Settings(run_dir=run_dir, kubernetes="off", slurm="off", linger_s=5.0))
         self._store = open_store(sqlite_url(folder))
+        self._jobs: list[subprocess.Popen[bytes]] = []
         self.replace_coordinator()
 
     def close(self) -> None:
+        for job in self._jobs:
+            if job.poll() is None:
+                job.kill()
+                job.wait()
         self._agent.close()
         self._store.close()
 
@@ -65,10 +71,12 @@ class Site:
     def start(self, how: str) -> subprocess.Popen[bytes]:
         command = ["bash", "-c", f"exec {self._rig.python} {SCRIPT} {how} {self._folder / how}"]
         with (self._folder / f"{how}.log").open("wb") as log:
-            return subprocess.Popen(
+            job = subprocess.Popen(
                 [sys.executable, "-m", "tidegauge.cli.main", "run", "--job-name", how, "--", *command],
                 env=self._environ, stdout=log, stderr=log, cwd=self._folder,
             )  # fmt: skip
+        self._jobs.append(job)
+        return job
 
     def counters(self, how: str) -> Mapping[str, int]:
         """The job's own."""
@@ -90,7 +98,8 @@ class Site:
             ended = self._store.jobs.ended(limit=9)
             return next((one for one in ended if one.job_name == how and one.end is end), None)
 
-        return eventually(found, f"a record of {how} that ended so: {end.value}; it said {self._said(how)}")
+        what = f"a record of {how} that ended so: {end.value}; it said {self._said(how)}"
+        return eventually(found, what, within_s=WITHIN_S)
 
     def _look(self) -> None:
         self._agent.poll()
