@@ -16,7 +16,6 @@ from pathlib import Path
 
 from tidegauge.cluster.ray_service.engine_tls import tls_files
 from tidegauge.cluster.service_record import NodeSpec
-from tidegauge.settings import port_range
 
 NODE_SPEC_VARIABLE = "_TIDEGAUGE_NODE_SPEC"
 """Names ``node.json`` to the actors of this node. Not ``TIDEGAUGE_…``: it is no setting."""
@@ -177,6 +176,8 @@ def node_ports(settings: Mapping[str, object]) -> range | None:
     """Ports on which Ray listens on this node, beside the head's own; ``None``: free ones, as the system chooses."""
     if settings.get("engine_port") == 0 or (text := str(settings.get("engine_node_ports", "0"))) == "0":
         return None
+    from tidegauge.settings import port_range  # here: commands of a base install import this module, without pydantic
+
     return port_range(text)
 
 
