@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
-import stat
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from tidegauge.agent.opening.local import LOCAL, LocalFolder, LocalRunDir, open_folder
+from tidegauge.agent.opening.peers import peer_of
 from tidegauge.agent.opening.safe_files import DIRECTORY, Signature, UnsafeFileError, closing_fd
 from tidegauge.agent.opening.ways_in import Entered, entered
 from tidegauge.agent.opening.wire import (
@@ -38,7 +37,6 @@ from tidegauge.core.run_dirs import process_of
 
 MAX_SETTINGS_FILES = 20_000
 """As many as an agent looks at (``agent.job_settings``)."""
-_UCRED = struct.Struct("3i")
 _PROC_FILE = os.O_RDONLY | os.O_CLOEXEC
 
 Answer = tuple[OpenerReply, "int | None"]
@@ -150,26 +148,17 @@ class OpenerActs:
         process = ProcessId(request.pid, request.start_ticks)
         connection = self._in_folder(request).connected(request.name, process, request.uid)
         with connection:
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-            pid, uid, _ = _UCRED.unpack(credentials)
             seen = _stat_of(request.pid)
-            if (pid, uid) != (request.pid, request.uid) or seen is None or seen.process != process:
+            if peer_of(connection) != (request.pid, request.uid) or seen is None or seen.process != process:
                 raise ProcessLookupError(errno.ESRCH, "another process listens there")
             return OpenerReply(), connection.detach()
 
     def _delete(self, request: OpenerRequest) -> Answer:
-        folder = self._of_an_ended_process(request)
-        found = folder.look_at(request.name)
-        if (found.device, found.inode) == (request.device, request.inode):
-            os.unlink(request.name, dir_fd=folder.fd)
+        self._of_an_ended_process(request).delete_file(request.name, request.device, request.inode)
         return OpenerReply(), None
 
     def _delete_beside(self, request: OpenerRequest) -> Answer:
-        folder = self._of_an_ended_process(request)
-        found = folder.look_at(request.name)
-        is_such = stat.S_ISSOCK if request.is_inside else stat.S_ISREG
-        if is_such(found.mode) and found.uid == folder.uid:
-            os.unlink(request.name, dir_fd=folder.fd)
+        self._of_an_ended_process(request).delete_beside(request.name, is_socket=request.is_inside)
         return OpenerReply(), None
 
     def _leave(self, _: OpenerRequest) -> Answer:

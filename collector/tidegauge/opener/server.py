@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tidegauge.agent.opening.peers import peer_of
 from tidegauge.agent.opening.safe_files import UnsafeFileError
 from tidegauge.agent.opening.wire import (
     MAX_REQUEST_BYTES,
@@ -41,7 +42,6 @@ HOLD_S = 30.0
 """How long a connection may hold a folder without a word: what is held open keeps a container's memory."""
 SEND_S = 10.0
 """How long a client may leave an answer unread."""
-_UCRED = struct.Struct("3i")
 _SEND_TIMEOUT = struct.pack("@ll", int(SEND_S), 0)
 
 
@@ -80,8 +80,8 @@ class OpenerServer:
                     return
                 time.sleep(0.1)  # out of descriptors
                 continue
-            if _peer_uid(connection) != self._uid:
-                _log.warning("refused a connection of uid %d", _peer_uid(connection))
+            if (peer := peer_of(connection)).uid != self._uid:
+                _log.warning("refused a connection of uid %d", peer.uid)
                 connection.close()
             elif not self._places.acquire(blocking=False):
                 connection.close()
@@ -154,11 +154,6 @@ def listening(path: Path, group: int) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _peer_uid(connection: socket.socket) -> int:
-    _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return int(uid)
 
 
 def _is_unread(connection: socket.socket) -> bool:

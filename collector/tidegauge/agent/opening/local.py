@@ -28,6 +28,8 @@ from tidegauge.agent.opening.ways_in import Entered, entered
 from tidegauge.core.ids import ProcessId
 from tidegauge.files import replace_file
 
+MAX_SMAPS_BYTES = 1 << 16
+
 
 class LocalFolder(NamedTuple):
     """The ``OpenFolder`` that this process may open."""
@@ -72,13 +74,23 @@ class LocalFolder(NamedTuple):
 
     def delete(self, name: str, signature: Signature, *, socket: str, files: Collection[str]) -> None:
         with suppress(FileNotFoundError, UnsafeFileError):
-            if signature.same_file(self.look_at(name)):
-                os.unlink(name, dir_fd=self.fd)
-        for other, is_such in ((socket, stat.S_ISSOCK), *((file, stat.S_ISREG) for file in files)):
+            self.delete_file(name, signature.device, signature.inode)
+        for other, is_socket in ((socket, True), *((file, False) for file in files)):
             with suppress(FileNotFoundError, UnsafeFileError):
-                beside = self.look_at(other)
-                if is_such(beside.mode) and beside.uid == self.uid:
-                    os.unlink(other, dir_fd=self.fd)
+                self.delete_beside(other, is_socket=is_socket)
+
+    def delete_file(self, name: str, device: int, inode: int) -> None:
+        """Delete the file, if it still is this one. Raises as ``look_at``."""
+        found = self.look_at(name)
+        if (found.device, found.inode) == (device, inode):
+            os.unlink(name, dir_fd=self.fd)
+
+    def delete_beside(self, name: str, *, is_socket: bool) -> None:
+        """Delete a socket, or a regular file, of the folder's owner. Raises as ``look_at``."""
+        found = self.look_at(name)
+        is_such = stat.S_ISSOCK if is_socket else stat.S_ISREG
+        if is_such(found.mode) and found.uid == self.uid:
+            os.unlink(name, dir_fd=self.fd)
 
 
 def open_folder(run_dir: int, uid: int, *, is_owners: bool) -> LocalFolder:
@@ -185,7 +197,7 @@ class LocalOpener(NamedTuple):
 
     def smaps_rollup(self, pid: int) -> str:
         with opened(f"{self.proc}/{pid}/smaps_rollup", os.O_RDONLY | os.O_CLOEXEC) as fd:
-            return os.read(fd, 1 << 16).decode(errors="replace")
+            return os.read(fd, MAX_SMAPS_BYTES).decode(errors="replace")
 
     @property
     def settings_owner(self) -> int:

@@ -1,4 +1,4 @@
-"""OpenerActs on other users' files and processes by way of the opener, a process that has the rights (ADR 33).
+"""Acts on other users' files and processes by way of the opener, a process that has the rights (ADR 33).
 
 A connection that holds a folder or a namespace belongs to whoever does; others take another one.
 """
@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegauge.agent.opening.local import LOCAL
+from tidegauge.agent.opening.local import LOCAL, MAX_SMAPS_BYTES
+from tidegauge.agent.opening.peers import peer_of
 from tidegauge.agent.opening.port import Opener
 from tidegauge.agent.opening.safe_files import Signature, UnsafeFileError
 from tidegauge.agent.opening.wire import (
@@ -38,8 +39,6 @@ PATIENCE_S = 20.0
 """For one answer, which takes some 0.1 ms: longer than a pause for too many requests."""
 MAX_IDLE = 32
 """Connections kept for later."""
-MAX_SMAPS_BYTES = 1 << 16
-_UCRED = struct.Struct("3i")
 
 
 class OpenerAwayError(OSError):
@@ -58,9 +57,8 @@ class OpenerConnection:
         try:
             self._socket.settimeout(PATIENCE_S)
             self._socket.connect(str(path))
-            _, uid, _ = _UCRED.unpack(self._socket.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _UCRED.size))
-            if uid != 0:
-                raise PermissionError(errno.EPERM, f"uid {uid} listens there, not root")
+            if (peer := peer_of(self._socket)).uid != 0:
+                raise PermissionError(errno.EPERM, f"uid {peer.uid} listens there, not root")
         except OSError as error:
             self._socket.close()
             raise OpenerAwayError(error) from error

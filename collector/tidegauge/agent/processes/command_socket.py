@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import struct
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tidegauge.agent.opening.peers import peer_of
 from tidegauge.agent.opening.safe_files import UnsafeFileError
 from tidegauge.agent.run_dirs.folders import UserFolder, opened_folder
 from tidegauge.core.ids import ProcessId
@@ -28,8 +28,6 @@ MAX_REPLY_DEPTH = 8
 """Of lists and objects in an answer; ours have three. What is much deeper could not be sent to the coordinator, and no
 report of this node would arrive any more."""
 MAX_REPLY_NUMBER = 1 << 62
-
-_UCRED = struct.Struct("3i")
 
 
 class ProcessSocket(NamedTuple):
@@ -73,9 +71,8 @@ def ask(to: ProcessSocket, request: Mapping[str, Any], *, timeout_s: float) -> d
 
 
 def _check_peer(connection: socket.socket, to: ProcessSocket) -> None:
-    """Check which process called ``listen`` (SO_PEERCRED, unix(7)), and that it still has its pid."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    pid, uid, _ = _UCRED.unpack(credentials)
+    """Check which process called ``listen``, and that it still has its pid."""
+    pid, uid = peer_of(connection)
     if (pid, uid) != (to.process.pid, to.uid):
         meant = f"pid {to.process.pid} of uid {to.uid}"
         raise NotAskedError(f"{to.name} is served by pid {pid} of uid {uid}, not by {meant}: nothing was sent")
