@@ -100,7 +100,7 @@ class AgentService:
         wanted = self._settings.metrics_port
         last = None if self._place is None else self._place.last_port
         problem: OSError | None = None
-        for port in dict.fromkeys([*([wanted] if wanted else []), *([last] if last else []), 0]):
+        for port in dict.fromkeys((wanted or last or 0, last or 0, 0)):
             server = self._open_metrics(self._agent.fresh_view, self._settings.listen_host, port)
             try:
                 server.bind()
