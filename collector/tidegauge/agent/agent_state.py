@@ -50,10 +50,13 @@ class BadStateError(ValueError):
     """A state file that this version cannot use."""
 
 
+_json_of = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def encoded(content: StateDict, *, boot_id: str) -> bytes:
-    body = json.dumps(content, separators=(",", ":")).encode()
+    body = _json_of(content).encode()
     about = {"format": FORMAT, "release": __version__, "boot_id": boot_id, "crc32": zlib.crc32(body)}
-    return json.dumps(about).encode() + b"\n" + body
+    return _json_of(about).encode() + b"\n" + body
 
 
 def decoded(raw: bytes, *, boot_id: str) -> StateDict | None:
@@ -89,7 +92,9 @@ class AgentState:
         self._saved_s: dict[ProcessId, float] = {}
         self._next_s = float("-inf")
         self._began_s: float | None = None
-        self._last_node = b""
+        self._last_node: StateDict = {}
+        self._may_drop = True
+        """There may be files that no rank and nobody else needs."""
         self._writer = _Writer(folder)
         self._read()
 
@@ -99,23 +104,28 @@ class AgentState:
 
     def rank(self, process: ProcessId) -> StateDict | None:
         """What was kept of a rank, once."""
+        self._may_drop = True
         return self._earlier.pop(_name(process), None)
 
     def keep_node(self, content: StateDict) -> None:
-        raw = encoded(content, boot_id=self._boot_id)
-        if raw != self._last_node:
-            self._last_node = raw
-            self._put(_NODE, raw)
+        """``content``: not changed afterwards."""
+        if content != self._last_node:
+            self._last_node = content
+            self._put(_NODE, encoded(content, boot_id=self._boot_id))
 
     def keep_ranks(
         self, ranks: Collection[ProcessId], state_of: Callable[[ProcessId], StateDict], now_s: float
     ) -> None:
         """Save those of ``ranks`` that are due, the longest unsaved first, and delete what is kept of others."""
-        self._saved_s = {process: self._saved_s.get(process, float("-inf")) for process in ranks}
+        if self._saved_s.keys() != set(ranks):
+            self._saved_s = {process: self._saved_s.get(process, float("-inf")) for process in ranks}
+            self._may_drop = True
         self._drop_others(now_s)
+        if now_s < self._next_s:
+            return
         for process in sorted(ranks, key=self._saved_s.__getitem__):
             if now_s < self._next_s or now_s - self._saved_s[process] < SAVE_EVERY_S:
-                break
+                return
             began_s = self._cpu_s()
             self._keep_rank(process, state_of, now_s)
             self._next_s = max(self._next_s, now_s - 1.0) + (self._cpu_s() - began_s) / TIME_SHARE
@@ -144,8 +154,12 @@ class AgentState:
 
     def _drop_others(self, now_s: float) -> None:
         self._began_s = now_s if self._began_s is None else self._began_s
-        if now_s - self._began_s >= UNCLAIMED_S:
+        if self._earlier and now_s - self._began_s >= UNCLAIMED_S:
             self._earlier.clear()
+            self._may_drop = True
+        if not self._may_drop:
+            return
+        self._may_drop = False
         wanted = {_NODE, *map(_name, self._saved_s), *self._earlier}
         for name in [name for name in self._bytes if name not in wanted]:
             del self._bytes[name]
@@ -195,7 +209,7 @@ class _Writer:
     """Writes and deletes files in a thread of its own; of one name only the newest content."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder = os.fspath(folder)
         self._wanted: dict[str, bytes | None] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -226,22 +240,28 @@ class _Writer:
             with self._changed:
                 self._writing = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._wanted or self._closed)
-                if not self._wanted:
-                    return
+                while not self._wanted:
+                    if self._closed:
+                        return
+                    self._changed.wait()
                 name = next(iter(self._wanted))
                 content = self._wanted.pop(name)
                 self._writing = True
             self._write(name, content)
 
     def _write(self, name: str, content: bytes | None) -> None:
-        path = self._folder / name
+        path = f"{self._folder}/{name}"
         try:
             if content is None:
-                path.unlink(missing_ok=True)
-            else:
-                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                _overwrite(path, content) if name == _NODE else replace_file(path, content)
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+                return
+            write = _overwrite if name == _NODE else replace_file
+            try:
+                write(path, content)
+            except FileNotFoundError:
+                Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write(path, content)
         except OSError as error:
             if not self._failing:
                 _log.warning("%s cannot be written, so a restarted agent will not know it: %s", path, error)
@@ -250,7 +270,7 @@ class _Writer:
             self._failing = False
 
 
-def _overwrite(path: Path, content: bytes) -> None:
+def _overwrite(path: str, content: bytes) -> None:
     """In a tenth of the time of ``replace_file``. What was longer is covered with spaces."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

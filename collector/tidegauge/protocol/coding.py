@@ -23,7 +23,15 @@ from typing import Any, Final, Generic, NoReturn, TypeVar, get_args, get_type_hi
 from tidegauge.core.text import one_line
 from tidegauge.core.version import __version__
 from tidegauge.core.wire import from_wire, to_brief_wire, wire_json
-from tidegauge.protocol.messages import MAY_LACK_ITEMS, MESSAGES, VERSION, ProtocolVersion, ReportRefusal, understands
+from tidegauge.protocol.messages import (
+    MAY_LACK_ITEMS,
+    MESSAGES,
+    MOST_ITEMS,
+    VERSION,
+    ProtocolVersion,
+    ReportRefusal,
+    understands,
+)
 
 M = TypeVar("M")
 
@@ -132,6 +140,10 @@ def _no_number(text: str) -> NoReturn:
 
 
 def _read(form: type[M], raw: Any) -> Received[M]:
+    for name, most in MOST_ITEMS[form].items() if isinstance(raw, dict) else ():
+        items = _count(raw, *name.split("."))
+        if items > most:
+            raise ProtocolError(f"{name} has {items} items, and a node can have {most}")
     try:
         return Received(from_wire(form, raw))
     except ValueError as error:
@@ -142,6 +154,14 @@ def _read(form: type[M], raw: Any) -> Received[M]:
         return Received(from_wire(form, raw), _told(left_out))
     except ValueError as error:
         raise ProtocolError(one_line(str(error), MAX_WORDS_CHARS)) from None
+
+
+def _count(raw: Any, name: str, *within: str) -> int:
+    """The items of a list or an object, or of those in all items of a list."""
+    items = raw.get(name) if isinstance(raw, dict) else None
+    if not isinstance(items, (list, dict)):
+        return 0  # the reader of its type refuses it
+    return sum(_count(item, *within) for item in items) if within else len(items)
 
 
 def _leave_out(form: type, raw: Any) -> list[str]:

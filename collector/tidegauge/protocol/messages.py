@@ -90,3 +90,23 @@ MAY_LACK_ITEMS: Final[Mapping[type, frozenset[str]]] = {
 """The lists whose unreadable items are left out of a message. An item that is missing from one of the others would
 mean something: a rank or a launch that its node does not name has ended, settings that a reply does not name are
 deleted."""
+
+MOST_ITEMS: Final[Mapping[type, Mapping[str, int]]] = {
+    NodeSummary: {
+        "ranks": 4096,
+        "gpus": 256,
+        "gpus.process_bytes": 65_536,
+        "launches": 4096,
+        "ended_launches": 4096,
+        "order_results": 16_384,
+        "evidence": 4096,
+        "profiles": 4096,
+        "pods_wanted": 4096,
+    },
+    ReportReply: {},
+    ReportRefusal: {},
+}
+"""How many items a node's lists may have, and ``gpus.process_bytes`` on all GPUs together; a message with more is
+refused before they are read. An agent watches 1,024 ranks, 512 launches and as many pods, and sends four pieces of each
+kind. NVIDIA's driver manages 32 GPUs (``NV_MAX_DEVICES`` of its open kernel modules), each of at most seven MIG
+instances; of a node's processes an agent looks at 65,536, and a context takes more than 100 MiB of a GPU."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,12 +12,15 @@ from typing import Any
 import pytest
 
 from protocol_forms import full, packed, unpacked
-from sample_views import rank_summary
+from sample_views import NOW_S, rank_summary
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.coordinator.report_endpoint import ReportEndpoint
+from tidegauge.cluster.coordinator.report_times import IMPOSSIBLE_TIMES
 from tidegauge.cluster.views import EngineNode, NodeHealth, NodeStatus
 from tidegauge.core.incidents.actions import RankTarget
+from tidegauge.core.incidents.wording import utc_clock
 from tidegauge.core.orders import OrderResult, Reply
+from tidegauge.core.samples import OomRecord
 from tidegauge.core.views import NodeSummary
 from tidegauge.protocol.coding import ReportRefusedError, decode, encode
 from tidegauge.protocol.messages import VERSION, ProtocolVersion, ReportReply
@@ -107,6 +111,28 @@ def test_endpoint_says_which_items_were_left_out(caplog: pytest.LogCaptureFixtur
     assert problem is not None
     assert "holders[0].kind: 'weather'" in problem
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("at_unix_s", [1e18, 253_402_300_800.0, math.inf, -1.0], ids=["", "10,000", "inf", "1969"])
+def test_endpoint_takes_no_error_of_a_time_that_cannot_be(at_unix_s: float) -> None:
+    """Whoever tells an incident makes a date of it, which raised there, each second; and it was the newest for ever."""
+    head = Head()
+    oom = OomRecord(at_unix_s, 200, 2, 1, 80, 79, 80)
+    lying = replace(rank_summary(0), last_oom=oom, last_sample_unix_s=at_unix_s)
+    honest = replace(rank_summary(1), last_oom=oom._replace(at_unix_s=NOW_S - 1))
+    assert head.reply(encode(replace(SUMMARY, ranks=(lying, honest)))).accepted
+    (job,) = head.coordinator.jobs()
+    assert [rank.last_oom for rank in job.ranks] == [None, honest.last_oom]
+    for rank in job.ranks:
+        utc_clock(rank.last_sample_unix_s)
+    assert head.node().problem == IMPOSSIBLE_TIMES
+
+
+def test_endpoint_takes_times_of_a_clock_that_is_hours_ahead() -> None:
+    head = Head()
+    ranks = (replace(rank_summary(0), last_sample_unix_s=NOW_S + 12 * 3600),)
+    assert head.reply(encode(replace(SUMMARY, ranks=ranks))).accepted
+    assert head.node().problem is None
 
 
 @pytest.mark.parametrize("message", [SUMMARY, pickle.dumps(SUMMARY), b"", None])

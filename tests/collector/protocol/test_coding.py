@@ -28,7 +28,7 @@ from tidegauge.protocol.coding import (
     decode,
     encode,
 )
-from tidegauge.protocol.messages import MESSAGES, VERSION, ReportRefusal, ReportReply
+from tidegauge.protocol.messages import MESSAGES, MOST_ITEMS, VERSION, ReportRefusal, ReportReply
 
 LARGEST_INT = (1 << 64) - 1
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -176,6 +176,39 @@ def test_protocol_counts_values_before_it_makes_them() -> None:
     assert highest_bytes < 3 * len(text)
 
 
+@pytest.mark.parametrize("name", sorted(MOST_ITEMS[NodeSummary]))
+def test_protocol_counts_what_a_node_can_have_before_it_reads_it(name: str) -> None:
+    """Millions of processes on a GPU took the coordinator seconds and hundreds of megabytes."""
+    most = MOST_ITEMS[NodeSummary][name]
+    raw = unpacked(encode(full(NodeSummary)))[2]
+    listed, _, inner = name.partition(".")
+    if inner:  # on two GPUs, as many on each as there may be on one
+        gpu = {**raw[listed][0], inner: dict.fromkeys(map(str, range(most // 2 + 1)), 1)}
+        raw[listed] = [gpu, gpu]
+    else:
+        raw[listed] = [0] * (most + 1)
+    message = packed("report", raw)
+    calls = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        with pytest.raises(ProtocolError, match=rf"^{name} has {most + (2 if inner else 1)} items, and a node can"):
+            decode(NodeSummary, message)
+    finally:
+        sys.setprofile(before)
+    assert calls < 1000  # and not one for each
+
+
+def test_protocol_counts_every_list_of_a_report() -> None:
+    lists = {name for name, form in get_type_hints(NodeSummary).items() if taken_apart(form)[0] in ("list", "mapping")}
+    assert lists <= MOST_ITEMS[NodeSummary].keys()
+
+
 def test_protocol_takes_a_text_with_an_escape_that_is_none() -> None:
     def change(raw: Any) -> None:
         raw["hostname"] = "C:\\ud800"
@@ -223,7 +256,7 @@ def test_protocol_refuses_a_message_with_more_unreadable_items_than_it_would_lea
         calls += event == "call"
 
     raw = unpacked(encode(full(NodeSummary)))[2]
-    message = packed("report", {**raw, "evidence": [0] * 200_000})
+    message = packed("report", {**raw, "evidence": [0] * 4_000})
     before = sys.getprofile()
     sys.setprofile(count)
     try:

@@ -32,20 +32,27 @@ def read_node_memory(proc: Path = Path("/proc"), shm: Path = SHM) -> NodeMemory:
 
 
 class CgroupRooms:
-    """Free bytes of memory cgroups; each level is read once until ``forget``, as a job's ranks share most of them."""
+    """Free bytes of memory cgroups; each is read once until ``forget``, as a job's ranks share all or most of them."""
 
     def __init__(self, root: Path = CGROUPS) -> None:
         """``root``: where cgroups are mounted, see cgroups(7)."""
         self._root = root
         self._rooms: dict[Path, int | None] = {}
+        self._left: dict[str, int | None] = {}
 
     def forget(self) -> None:
         """Read everything again."""
         self._rooms.clear()
+        self._left.clear()
 
     def left(self, cgroup: str) -> int | None:
         """Bytes until the nearest limit above a process, from its /proc/PID/cgroup; ``None`` where there is none, or
         its cgroups cannot be seen from here: those of a container whose cgroup namespace is not ours."""
+        if cgroup not in self._left:
+            self._left[cgroup] = self._least_room(cgroup)
+        return self._left[cgroup]
+
+    def _least_room(self, cgroup: str) -> int | None:
         left = []
         for base, path, room in _hierarchies(self._root, cgroup):
             if ".." in path.split("/"):

@@ -19,8 +19,9 @@ MAX_PROCESSES = 65_536
 """Processes of one node; higher pids are not looked at."""
 MAX_TREE_PROCESSES = 256
 """Processes of one rank, the oldest: a DataLoader has some tens of workers."""
-RECHECKED = 64
-"""Processes that are looked at again in one scan although their pids are known: another may have taken the pid."""
+RECHECKED = 16
+"""Processes that are looked at again in one scan although their pids are known: another may have taken the pid, if all
+others were given out within the two seconds between two scans."""
 
 
 class ProcessList(Protocol):
@@ -98,8 +99,9 @@ class ProcessTrees:
 
     def _trees(self, ranks: frozenset[ProcessId]) -> Mapping[ProcessId, tuple[ProcStat, ...]]:
         found: dict[ProcessId, list[ProcStat]] = {rank: [] for rank in ranks}
+        of_parents: dict[ProcessId, ProcessId | None] = {}
         for stat in self._known.values():
-            rank = self._rank_of(stat.process, ranks)
+            rank = self._rank_of(stat.process, ranks, of_parents)
             if rank is not None:
                 found[rank].append(stat)
         for rank, tree in found.items():
@@ -107,10 +109,18 @@ class ProcessTrees:
             del tree[MAX_TREE_PROCESSES:]
         return {rank: tuple(tree) for rank, tree in found.items()}
 
-    def _rank_of(self, process: ProcessId, ranks: frozenset[ProcessId]) -> ProcessId | None:
-        at: ProcessId | None = process
-        for _ in range(MAX_GENERATIONS):
-            if at is None or at in ranks:
-                return at
-            at = self._parents.get(at)
-        return None
+    def _rank_of(
+        self, process: ProcessId, ranks: frozenset[ProcessId], of_parents: dict[ProcessId, ProcessId | None]
+    ) -> ProcessId | None:
+        """The nearest rank above a process. ``of_parents``: that of each parent, found once for all its children."""
+        if process in ranks:
+            return process
+        parent = self._parents.get(process)
+        if parent is not None and parent not in of_parents:
+            at: ProcessId | None = parent
+            for _ in range(MAX_GENERATIONS):
+                if at is None or at in ranks:
+                    break
+                at = self._parents.get(at)
+            of_parents[parent] = at if at in ranks else None
+        return None if parent is None else of_parents[parent]

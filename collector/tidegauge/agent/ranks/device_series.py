@@ -219,12 +219,15 @@ class DeviceSeries:
         if sample.event is EventCode.POOLS_AT_OOM:
             self.private_free_bytes = sample.event_a
         self.last = sample
-        self.highest_allocated_bytes = max(
-            self.highest_allocated_bytes, sample.allocated_bytes, sample.allocated_peak_bytes or 0
-        )
-        self.highest_reserved_bytes = max(
-            self.highest_reserved_bytes, sample.reserved_bytes, sample.reserved_peak_bytes or 0
-        )
+        allocated, reserved = sample.allocated_peak_bytes or 0, sample.reserved_peak_bytes or 0
+        if allocated < sample.allocated_bytes:
+            allocated = sample.allocated_bytes
+        if reserved < sample.reserved_bytes:
+            reserved = sample.reserved_bytes
+        if allocated > self.highest_allocated_bytes:
+            self.highest_allocated_bytes = allocated
+        if reserved > self.highest_reserved_bytes:
+            self.highest_reserved_bytes = reserved
         if sample.kind is not RecordKind.EVENT:  # an event may repeat the last known numbers
             self.meter.record(sample)
             self._pending.append(sample)

@@ -6,11 +6,11 @@ has a bound that does not depend on the file's content.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
-import struct
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from tidegauge.core.ids import RankIdentity
 from tidegauge.core.ring_layout import (
@@ -23,7 +23,9 @@ from tidegauge.core.ring_layout import (
     decode_header,
     decode_identity,
     decode_record,
-    peek_record,
+    decode_whole,
+    is_whole,
+    record_heads,
 )
 from tidegauge.core.samples import RecordKind, Sample
 
@@ -39,61 +41,17 @@ MAX_SANE = 1 << 50
 """Bytes, steps or allocator calls: a petabyte, or a million calls a second for thirty years."""
 MAX_LOST_PER_READ = 1_000_000
 """No writer of ours makes more between two polls: a jump beyond it says nothing about lost records."""
-LOOK_AT_BLANKS_EVERY = 10
-"""Reads after which devices without a record are looked at whatever the file's size on disk says (``_Blanks``)."""
 
 _SEQ_BYTES = 8
-_SEQ = struct.Struct(f"<Q{RECORD_BYTES - _SEQ_BYTES}x")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_BLOCK_BYTES = 512
-"""Unit of ``st_blocks``, see inode(7)."""
 _ALLOCATED, _BLOCKS = Sample._fields.index("allocated_bytes"), Sample._fields.index("blocks")
 """The allocator's figures lie side by side in a ``Sample``."""
+_STEP = int(RecordKind.STEP)
+_Whole = tuple[int, int, int, bytes]
+"""``(seq, mono_ns, kind)`` of a complete record, and the record."""
 
 
 class RingBlankError(Exception):
     """The file has no header yet: its writer is about to write it."""
-
-
-class _Whole(NamedTuple):
-    """A slot with a complete record."""
-
-    seq: int
-    mono_ns: int
-    kind: int
-    raw: bytes
-
-
-class _Blanks:
-    """Remembers blank devices, which need no reading: most devices of most rings are visible to the rank, never used.
-
-    Their slots are holes in a sparse file. A device stays blank while the file gains no pages, and one ``fstat`` tells
-    that for all devices.
-    """
-
-    def __init__(self, header: RingHeader) -> None:
-        self._file_bytes = header.file_bytes
-        self._own_pages = header.capacity * RECORD_BYTES % _PAGE_BYTES == 0
-        """No page belongs to two devices."""
-        self._blocks_when_blank = [-1] * header.device_count
-        self._blocks = 0
-        self._reads = 0
-        self._trusted = False
-
-    def begin(self, status: os.stat_result) -> None:
-        """A read of a file with this status begins. Without holes nothing can be skipped; and a page may be allocated a
-        moment before it is written to, so now and then all devices are read."""
-        self._blocks = status.st_blocks
-        sparse = self._own_pages and self._blocks * _BLOCK_BYTES < self._file_bytes
-        self._trusted = sparse and self._reads % LOOK_AT_BLANKS_EVERY != 0
-        self._reads += 1
-
-    def is_blank(self, device: int) -> bool:
-        return self._trusted and self._blocks_when_blank[device] == self._blocks
-
-    def seen(self, device: int) -> None:
-        """``device`` was read now and is blank."""
-        self._blocks_when_blank[device] = self._blocks
 
 
 def read_header(fd: int) -> tuple[RingHeader, bytes]:
@@ -133,7 +91,6 @@ class RingReader:
         self._next = [max(1, seq - back + 1) for seq in newest]
         self._kept_mono_ns = [-STEP_GAP_NS] * self.header.device_count
         self._random = random.Random(0)
-        self._blanks = _Blanks(self.header)
         self._at_the_end = False
         """The last slots that were read hold no new record yet."""
         self._read_identity(page)
@@ -157,23 +114,34 @@ class RingReader:
 
         All ticks and events, the newest step, and of steps in quick succession some 25 a second.
         """
-        status = os.fstat(self._fd)
-        if status.st_size < self.header.file_bytes:
-            raise LayoutError("truncated", f"it was truncated to {status.st_size} of {self.header.file_bytes} bytes")
+        size = os.lseek(self._fd, 0, os.SEEK_END)
+        if size < self.header.file_bytes:
+            raise LayoutError("truncated", f"it was truncated to {size} of {self.header.file_bytes} bytes")
         page = os.pread(self._fd, HEADER_BYTES, 0)
         if page != self._page:
             if page[:IDENTITY_OFFSET] != self._page[:IDENTITY_OFFSET]:
                 raise LayoutError("replaced", "its header changed")
             self._read_identity(page)
             self._page = page
-        self._blanks.begin(status)
         last = self.seen_records + limit
-        return [
-            sample
-            for device in range(self.header.device_count)
-            if not self._blanks.is_blank(device)
-            for sample in self._read_device(device, last - self.seen_records)
-        ]
+        samples: list[Sample] = []
+        device = self._used_from(0)
+        while device < self.header.device_count:
+            samples += self._read_device(device, last - self.seen_records)
+            device = self._used_from(device + 1)
+        return samples
+
+    def _used_from(self, device: int) -> int:
+        """The first device from ``device`` on that may have records: slots of one that was never used, which most are
+        of most rings, are a hole in a sparse file."""
+        if device == self.header.device_count:
+            return device
+        begin = self.header.offset(device, 1)
+        try:
+            data = os.lseek(self._fd, begin, os.SEEK_DATA)
+        except OSError as error:
+            return self.header.device_count if error.errno == errno.ENXIO else device  # or it has no holes
+        return device + (data - begin) // (self.header.capacity * RECORD_BYTES)
 
     def _read_identity(self, page: bytes) -> None:
         block = page[IDENTITY_OFFSET:]
@@ -194,32 +162,34 @@ class RingReader:
             count = min(2 * count, BATCH_RECORDS)
             budget = 0 if self._at_the_end else budget
             for record in self._worth_reading(new, device):
-                sample = decode_record(record.raw)
+                sample = decode_whole(record)
                 if sample is not None and _sane(sample, device):
                     samples.append(sample)
                 else:
                     self.refused_records += 1
         return samples
 
-    def _worth_reading(self, records: list[_Whole], device: int) -> Iterator[_Whole]:
+    def _worth_reading(self, records: list[_Whole], device: int) -> list[bytes]:
         """All but steps that come faster than ``STEP_GAP_NS``, and always the newest of a batch."""
-        for record in records:
-            passed_ns = record.mono_ns - self._kept_mono_ns[device]
+        kept_ns, chance, chosen = self._kept_mono_ns[device], self._random.random, []
+        _, newest_ns, _, newest = records.pop()
+        for _, mono_ns, kind, record in records:
             # At a random distance: a fixed one could keep in step with something that the job does every n steps.
-            enough_ns = STEP_GAP_NS * (0.5 + self._random.random())
-            if record.kind != RecordKind.STEP or not 0 <= passed_ns < enough_ns or record is records[-1]:
-                self._kept_mono_ns[device] = record.mono_ns
-                yield record
+            enough_ns = STEP_GAP_NS * (0.5 + chance())
+            if kind != _STEP or not 0 <= mono_ns - kept_ns < enough_ns:
+                kept_ns = mono_ns
+                chosen.append(record)
+        chance()
+        self._kept_mono_ns[device] = newest_ns
+        chosen.append(newest)
+        return chosen
 
     def _next_records(self, device: int, count: int) -> list[_Whole]:
         """The readable records in the ``count`` slots from the next one on; the next read continues behind them."""
         first = self._next[device]
-        if first == 1 and not any(self._pread(_SEQ_BYTES, self.header.offset(device, 1))):
-            self._blanks.seen(device)
-            return []
         slots = self._slots(device, first, count)
         found = _due(slots, first)
-        if found and found[-1].seq - first + 1 != len(found):
+        if found and found[-1][0] - first + 1 != len(found):
             # A gap. Records are written one after the other: what was half written a moment ago is whole now.
             found = _due(self._slots(device, first, count), first)
         if not found:
@@ -230,7 +200,7 @@ class RingReader:
             found = _due(self._slots(device, first, count), first)
             if not found:
                 return []
-        newest = found[-1].seq
+        newest = found[-1][0]
         self._at_the_end = newest < first + count - 1
         self._lose(newest + 1 - self._next[device] - len(found))
         self._next[device] = newest + 1
@@ -289,12 +259,12 @@ class RingReader:
 def _due(slots: bytes, first: int) -> list[_Whole]:
     """The whole records in ``slots`` that carry the number that is due there: ``first``, ``first + 1`` …"""
     found = []
-    for due, (seq,) in enumerate(_SEQ.iter_unpack(slots), first):
+    for due, (seq, mono_ns, kind) in enumerate(record_heads(slots), first):
         if seq == due:
-            raw = slots[(due - first) * RECORD_BYTES : (due - first + 1) * RECORD_BYTES]
-            head = peek_record(raw)
-            if head is not None:
-                found.append(_Whole(*head, raw))
+            at = (due - first) * RECORD_BYTES
+            record = slots[at : at + RECORD_BYTES]
+            if is_whole(record):
+                found.append((seq, mono_ns, kind, record))
     return found
 
 

@@ -134,6 +134,10 @@ class Coordinator:
         """From now on answer agents which pods they see. ``pod_of`` (by uid) must not block."""
         self._pod_of = pod_of
 
+    def now_unix_s(self) -> float:
+        """Of the head's clock."""
+        return self._wall_s()
+
     def report(self, summary: NodeSummary) -> ReportReply:
         """Take in one agent's summary. Repeating a report, or sending an older one late, changes nothing."""
         summary, evidence_gone, profiles_gone = without_forgotten(summary, self._forgotten)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.coordinator.report_times import IMPOSSIBLE_TIMES, with_possible_times
 from tidegauge.core.views import NodeSummary
 from tidegauge.protocol.coding import ProtocolError, decode, encode
 from tidegauge.protocol.messages import ReportRefusal
@@ -32,8 +33,10 @@ class ReportEndpoint:
         except ProtocolError as error:
             self._tell(node_id, f"its report was refused: {error}")
             return encode(ReportRefusal(str(error)))
-        self._tell(node_id, received.left_out)
-        return encode(self._coordinator.report(received.message))
+        summary = with_possible_times(received.message, self._coordinator.now_unix_s())
+        impossible = None if summary is received.message else IMPOSSIBLE_TIMES
+        self._tell(node_id, "; ".join(filter(None, (received.left_out, impossible))) or None)
+        return encode(self._coordinator.report(summary))
 
     def _tell(self, node_id: str, problem: str | None) -> None:
         if self._coordinator.note_problem(node_id, problem) and problem is not None:

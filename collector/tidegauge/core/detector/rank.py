@@ -162,7 +162,7 @@ class RankDetector:
                 self._host_rooms.record(step, last.host_room)
             if due is not None and self._host.review(due, self._head(Signal.HOST).likely, step):
                 changed = True
-        if changed or self._danger_is_over():
+        if changed or (self._told is not None and self._danger_is_over()):
             self._verdict = self._conclude()
         return self._verdict
 

@@ -20,10 +20,11 @@ _STATE = (
 class Derivation:
     """Turns one reading into the values that are watched. Constant state, one call of each method a sample."""
 
-    __slots__ = ("_params", *_STATE)
+    __slots__ = ("_params", "_peak_share", *_STATE)
 
     def __init__(self, params: Params) -> None:
         self._params = params
+        self._peak_share = params.peak_share
         self.peak = 0
         """Largest allocated bytes seen, the allocator's own peak included where it is known."""
         self.most_reserved = 0
@@ -55,17 +56,20 @@ class Derivation:
         `allocated_peak` may be a high-water mark since the start or since the last sample: the running maximum of
         both is the same, and survives a user's `reset_peak_memory_stats()`.
         """
-        if allocated > self.peak:
-            self.peak = allocated
+        peak = self.peak
+        if allocated > peak:
+            self.peak = peak = allocated
             self.transient = 0
             self._samples_below_peak = 0
-        if allocated_peak is not None and allocated_peak > self.peak:
-            self.peak = allocated_peak
+        if allocated_peak is not None and allocated_peak > peak:
+            self.peak = peak = allocated_peak
             self.transient = allocated_peak - max(self._allocated, allocated)
             self._samples_below_peak = 0
         self._allocated = allocated
-        self.most_reserved = max(self.most_reserved, reserved, self.peak)
-        return reserved - self._params.peak_share * self.peak
+        most = reserved if reserved > peak else peak
+        if most > self.most_reserved:
+            self.most_reserved = most
+        return reserved - self._peak_share * peak
 
     def pieces_beside_peak(self, inactive_split: int, reserved: int) -> int:
         """Free pieces of segments in use that are needed at the same time as `peak`: after a peak that has passed, such

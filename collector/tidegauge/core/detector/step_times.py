@@ -70,12 +70,13 @@ class StepTimes:
                 self._last_step, self._last_s = step, time_s
             return
         took_s = time_s - self._last_s
-        self._last_step, self._last_s = step, time_s
+        self._last_step = step
+        self._last_s = time_s
         if took_s <= 0:  # whoever writes the ring may write any time
             return
         self._recent.append(took_s / (step - last))
-        self._filled += 1
-        if self._filled % _RECENT == 0:
+        self._filled = filled = self._filled + 1
+        if filled % _RECENT == 0:
             self._close()
 
     def _close(self) -> None:
