@@ -122,15 +122,26 @@ affinity:
 {{- end }}
 {{- end -}}
 
-{{- /* Pod Security `restricted`: everything but the agent. */ -}}
-{{- define "tidegauge.restrictedPod" -}}
+{{- /* A uid: not root, and the kubelet makes volumes and Secrets readable for it. */ -}}
+{{- define "tidegauge.userOf" -}}
 runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
+runAsUser: {{ . }}
+runAsGroup: {{ . }}
+fsGroup: {{ . }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile:
   type: RuntimeDefault
+{{- end -}}
+
+{{- /* Pod Security `restricted`: everything but the agents' pods. */ -}}
+{{- define "tidegauge.restrictedPod" -}}
+{{- include "tidegauge.userOf" "10001" -}}
+{{- end -}}
+
+{{- /* Agents share the nodes' pids with everybody, and a uid's processes may look into each other: this one is in the
+  range that neither people nor distributions use (systemd.io/UIDS-GIDS). */ -}}
+{{- define "tidegauge.agentUser" -}}
+60949
 {{- end -}}
 
 {{- define "tidegauge.restrictedContainer" -}}
@@ -183,8 +194,8 @@ httpGet: {path: /healthz, port: {{ .port }}{{ if eq $tls "server" }}, scheme: HT
 {{- define "tidegauge.webVolume" -}}
 - name: web
   projected:
-    # Tokens that others may read are refused. For an fsGroup the kubelet makes it 0440, which will do.
-    defaultMode: 0400
+    # Tokens that others may read are refused; root's with the pod's group are not.
+    defaultMode: 0440
     sources:
       - secret:
           name: {{ .Values.webAccess.existingSecret }}
@@ -250,7 +261,7 @@ checksum/config: {{ include "tidegauge.settings" . | sha256sum }}
 {{- $_ := set $ours "metrics_readers" (join "," .Values.webAccess.metricsReaders) -}}
 {{- end -}}
 {{- range $name, $_ := .Values.settings -}}
-{{- if or (hasKey $ours $name) (has $name (list "state_dir" "hostname" "policy_file" "kubernetes_pod_resources" "run_dir" "public_url" "grafana_url" "kubernetes_namespaces" "kubernetes_shared_gpu_replicas")) -}}
+{{- if or (hasKey $ours $name) (has $name (list "state_dir" "hostname" "policy_file" "opener_socket" "kubernetes_pod_resources" "run_dir" "public_url" "grafana_url" "kubernetes_namespaces" "kubernetes_shared_gpu_replicas")) -}}
 {{- fail (printf "settings.%s is set by the chart itself: use the chart's own value for it (README.md)" $name) -}}
 {{- end -}}
 {{- end -}}
