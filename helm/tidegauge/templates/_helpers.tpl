@@ -219,9 +219,26 @@ true
 {{- end -}}
 {{- end -}}
 
-{{- /* Files that head and agents read: a change of them makes new pods of an agent, and of the head. */ -}}
-{{- define "tidegauge.configChecksum" -}}
-checksum/config: {{ include "tidegauge.settings" . | sha256sum }}
+{{- /* The settings of agents: without those that only the head reads, whose change then makes no new pods on all nodes. */ -}}
+{{- define "tidegauge.agentSettings" -}}
+{{- $settings := include "tidegauge.settings" . | fromYaml -}}
+{{- $heads := "^(database_url|keep_(incidents|jobs)_.*|user_pseudonyms|policy_file|incident_severity|ray_jobs_.*|kubernetes_(kubeconfig|namespaces|kinds|requeue|resubmit|shared_gpu_replicas|controller|login|login_audience)|munge_.*|proxy_user_.*|trusted_proxies|public_url|contact|grafana_.*|alertmanager_url|notify_token_file|slack_.*|mail_.*|efficiency_mail_.*)$" -}}
+{{- range $name := keys $settings -}}
+{{- if regexMatch $heads $name }}{{ $settings = omit $settings $name }}{{ end -}}
+{{- end -}}
+{{- toYaml $settings -}}
+{{- end -}}
+
+{{- /* As text. What is no YAML, or no mapping, would leave the head without the policy that was meant. */ -}}
+{{- define "tidegauge.policy" -}}
+{{- if kindIs "map" .Values.policy -}}
+{{- toYaml .Values.policy -}}
+{{- else -}}
+{{- with (.Values.policy | fromYaml).Error -}}
+{{- fail (printf "policy is not a YAML mapping: %s" .) -}}
+{{- end -}}
+{{- .Values.policy -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* Settings of the service as one YAML file. What the chart's own objects rest on is not for `settings` to change. */ -}}
