@@ -1,5 +1,5 @@
-"""Writes what Kubernetes needs of other files: the chart's copies of rules and dashboards, the table in its README,
-and deploy/kubernetes/tidegauge.yaml, the chart as plain manifests.
+"""Writes what Kubernetes needs of other files: the chart's copies of rules and dashboards, settings and policy in its
+schema, the table in its README, and deploy/kubernetes/tidegauge.yaml, the chart as plain manifests.
 
 python scripts/render_kubernetes.py
 """
@@ -13,6 +13,8 @@ from typing import Any
 
 import helm_python
 import yaml
+
+from tidegauge.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "helm" / "tidegauge"
@@ -42,6 +44,32 @@ def chart_files() -> dict[Path, str]:
     return {CHART / "files" / path.name: path.read_text(encoding="utf-8") for path in sorted(found)}
 
 
+def schema(text: str) -> str:
+    """``text``, the chart's values.schema.json, with the settings and the policy as the service reads them."""
+    whole = json.loads(text)
+    policy = json.loads((ROOT / "docs" / "policy.schema.json").read_text(encoding="utf-8"))
+    below = {f"policy{name}": part for name, part in policy.pop("$defs").items()}
+    definitions = {"settings": Settings.model_json_schema(), "policy": policy, **below}
+    whole.pop("definitions", None)
+    lines = [f'    "{name}": {json.dumps(_without_words(part))}' for name, part in definitions.items()]
+    ours = json.dumps(whole, indent=2, ensure_ascii=False).removesuffix("\n}")
+    return ours + ',\n  "definitions": {\n' + ",\n".join(lines) + "\n  }\n}\n"
+
+
+def _without_words(part: Any) -> Any:
+    """A schema without what only people read, and with references that hold in the chart's. Go knows no lookahead."""
+    if isinstance(part, list):
+        return [_without_words(one) for one in part]
+    if not isinstance(part, dict):
+        if not isinstance(part, str):
+            return part
+        return part.replace("#/$defs/", "#/definitions/policy").replace(r"(?=\d)", "")
+    names = {key: _without_words(value) for key, value in part.get("properties", {}).items()}
+    left_out = ("description", "title", "default", "examples", "format", "$schema", "properties")
+    rest = {key: _without_words(value) for key, value in part.items() if key not in left_out}
+    return rest | ({"properties": names} if names else {})
+
+
 def readme(text: str) -> str:
     """``text``, the chart's README, with its table as values.schema.json and values.yaml have it."""
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
@@ -63,7 +91,7 @@ def _rows(schema: Mapping[str, Any], defaults: Mapping[str, Any], prefix: str = 
 
 
 def _default(value: object) -> str:
-    return "" if value in ("", [], {}) else f"`{json.dumps(value) if not isinstance(value, str) else value}`"
+    return "" if value in (None, "", [], {}) else f"`{json.dumps(value) if not isinstance(value, str) else value}`"
 
 
 def _choice(about: Mapping[str, Any]) -> str:
@@ -89,6 +117,8 @@ def plain_manifest() -> str:
 def main() -> None:
     for path, text in chart_files().items():
         path.write_text(text, encoding="utf-8")
+    values = CHART / "values.schema.json"
+    values.write_text(schema(values.read_text(encoding="utf-8")), encoding="utf-8")
     page = CHART / "README.md"
     page.write_text(readme(page.read_text(encoding="utf-8")), encoding="utf-8")
     (PLAIN / "tidegauge.yaml").write_text(plain_manifest(), encoding="utf-8")

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from tidegauge.core.jobs.kubernetes import KUBELET_SOCKET
 from tidegauge.core.jobs.waste import parse_left_out
 
 
@@ -250,9 +251,9 @@ class Settings(BaseModel):
     kubernetes_controller: str | None = None
     """``NAMESPACE/NAME`` of the controller's Lease. Tidegauge suspends a workload for a requeue only while a controller
     is running that will resume it. Default: tidegauge-controller in the head's own namespace."""
-    kubernetes_pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    kubernetes_pod_resources: Path = Path(KUBELET_SOCKET)
     """The kubelet's pod-resources socket, which reports the GPUs of each container. Not used where the file does not
-    exist."""
+    exist. With ``opener_socket`` it is the opener's ``--kubelet`` in place of this."""
     public_url: str | None = None
     """URL at which people reach the coordinator's API, such as http://head:9495. Messages, alerts and dashboards link
     to its pages of jobs and incidents, to runbooks and to the form that asks whether an incident was a leak, which

@@ -19,8 +19,10 @@ RUN python -m venv /opt/tidegauge \
 
 FROM python:${PYTHON}
 COPY --from=build /opt/tidegauge /opt/tidegauge
-# A name for the number that the chart runs it as; the agents alone are root, by the chart's word.
-RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin tidegauge
+# Names for the numbers that the chart runs it as: head and controller, agents. The opener alone is root, by the chart's
+# word.
+RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin tidegauge \
+ && useradd --uid 60949 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin tidegauge-agent
 ENV PATH=/opt/tidegauge/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1

@@ -24,6 +24,7 @@ from tidegauge.agent.kubernetes.pod_resources import (
     ask_kubelet,
     open_pod_resources,
 )
+from tidegauge.agent.opening.local import LOCAL
 from tidegauge.agent.ports import HeldBy
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.settings import Settings
@@ -85,7 +86,7 @@ def socket() -> Iterator[Path]:
 
 
 def test_its_answer_names_the_containers_of_a_card(socket: Path) -> None:
-    resources = PodResources(lambda: ask_kubelet(socket))
+    resources = PodResources(lambda: ask_kubelet(LOCAL, socket))
     with kubelet(socket):
         resources.look()
     assert resources.holders_of([UUID]) == {HELD}
@@ -96,19 +97,27 @@ def test_its_answer_names_the_containers_of_a_card(socket: Path) -> None:
 
 def test_the_agent_asks_by_itself(socket: Path) -> None:
     with kubelet(socket) as lister:
-        resources = open_pod_resources(Settings(kubernetes_pod_resources=socket))
+        resources = open_pod_resources(Settings(kubernetes_pod_resources=socket), LOCAL)
         assert lister.asked.wait(WITHIN_S)
         resources.close()
 
 
 def test_a_kubelet_that_is_restarted_is_heard_again_at_once(socket: Path) -> None:
     with kubelet(socket):
-        assert ask_kubelet(socket) == ANSWER
+        assert ask_kubelet(LOCAL, socket) == ANSWER
     with pytest.raises(KubeletError, match=re.escape(str(socket))):
-        ask_kubelet(socket)
+        ask_kubelet(LOCAL, socket)
     socket.unlink(missing_ok=True)
     with kubelet(socket):
-        assert ask_kubelet(socket) == ANSWER
+        assert ask_kubelet(LOCAL, socket) == ANSWER
+
+
+def test_a_question_leaves_neither_files_nor_threads(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(socket.parent))
+    with kubelet(socket):
+        assert ask_kubelet(LOCAL, socket) == ANSWER
+        assert [path.name for path in socket.parent.iterdir()] == [socket.name]
+        assert not [thread for thread in threading.enumerate() if "_relay" in thread.name or "_copy" in thread.name]
 
 
 def test_kubelet_error_includes_its_reason(socket: Path) -> None:
@@ -116,7 +125,7 @@ def test_kubelet_error_includes_its_reason(socket: Path) -> None:
         raise PermissionError("rejected by rate limit")
 
     with kubelet(socket, refuse), pytest.raises(KubeletError, match=r"rejected by rate limit \(PERMISSION_DENIED\)"):
-        ask_kubelet(socket)
+        ask_kubelet(LOCAL, socket)
 
 
 def test_an_answer_without_measure_is_not_taken_in(socket: Path) -> None:
@@ -124,4 +133,4 @@ def test_an_answer_without_measure_is_not_taken_in(socket: Path) -> None:
         kubelet(socket, lambda: b"\0" * (MAX_RESPONSE_BYTES + 1)),
         pytest.raises(KubeletError, match="RESOURCE_EXHAUSTED"),
     ):
-        ask_kubelet(socket)
+        ask_kubelet(LOCAL, socket)

@@ -552,7 +552,7 @@ def open_node_agent(
         containers=Containers(run_dirs, candidates=steps.pids, whose=namespaces.whose, opener=opener),
         pods=None if settings.kubernetes == "off" else PodBook(),
         namespaces=namespaces,
-        holders=open_pod_resources(settings),
+        holders=open_pod_resources(settings, opener),
         evidence=open_evidence_collector(settings, hostname=hostname, clock=clock),
         host_memory=open_host_memory(procs),
         marks=RunDirMarks(run_dirs),

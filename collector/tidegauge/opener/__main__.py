@@ -1,4 +1,5 @@
-"""``python -I -m tidegauge.opener --user USER --socket PATH [--run-dir DIR]…``: runs until it is ended."""
+"""``python -I -m tidegauge.opener --user USER --socket PATH [--run-dir DIR]… [--kubelet PATH]``: runs until it
+is ended."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tidegauge.core.jobs.kubernetes import KUBELET_SOCKET
 from tidegauge.core.run_dir_names import DEFAULT_RUN_DIRS
 from tidegauge.opener.rights import MissingRightsError, keep_two_rights
 from tidegauge.opener.server import OpenerServer, listening
@@ -21,6 +23,12 @@ def build_opener_parser() -> argparse.ArgumentParser:
     parser.add_argument("--user", required=True, help="the agent's user, by name or number; nobody else is answered")
     parser.add_argument("--socket", required=True, type=Path, help="where it listens, in a folder of root's")
     parser.add_argument("--run-dir", action="append", type=Path, help="run directory (default: the two of the probes)")
+    parser.add_argument(
+        "--kubelet",
+        type=Path,
+        default=Path(KUBELET_SOCKET),
+        help=f"its pod-resources socket (default: {KUBELET_SOCKET})",
+    )
     return parser
 
 
@@ -43,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 3
     run_dirs = [path.resolve() for path in given.run_dir or ()] or [Path(name) for name in DEFAULT_RUN_DIRS]
     _log.info("opens files in %s for uid %d", " and ".join(map(str, run_dirs)), uid)
-    OpenerServer(listener, uid, run_dirs).serve()
+    OpenerServer(listener, uid, run_dirs, given.kubelet).serve()
     return 0
 
 

@@ -1,7 +1,8 @@
 """Carries out the requests of one connection: checks each against rules of its own and the kernel's word.
 
 A request can name a run directory of this opener's list, a uid, a process, and a file name of those that probes make:
-no path. What a connection holds (a namespace, a folder) is let go when it asks for the next, or ends.
+no path; the kubelet's socket is where the opener was told. What a connection holds (a namespace, a folder) is let go
+when it asks for the next, or ends.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ class NotByRulesError(OSError):
 class OpenerActs:
     """For one connection and one thread. Each act raises ``OSError`` and ``UnsafeFileError``."""
 
-    def __init__(self, run_dirs: Sequence[Path]) -> None:
+    def __init__(self, run_dirs: Sequence[Path], kubelet: Path) -> None:
         self._run_dirs = tuple(run_dirs)
+        self._kubelet_socket = kubelet
         self._held = ExitStack()
         self._namespace: Entered | None = None
         self._folder: LocalFolder | None = None
@@ -80,6 +82,7 @@ class OpenerActs:
             Kind.WRITE_SETTINGS: self._write_settings,
             Kind.DELETE_SETTINGS: self._delete_settings,
             Kind.LIST: self._list,
+            Kind.KUBELET: self._kubelet,
         }
 
     @property
@@ -178,6 +181,9 @@ class OpenerActs:
 
     def _smaps_rollup(self, request: OpenerRequest) -> Answer:
         return OpenerReply(), os.open(f"/proc/{request.pid}/smaps_rollup", _PROC_FILE)
+
+    def _kubelet(self, _: OpenerRequest) -> Answer:
+        return OpenerReply(), LOCAL.kubelet(self._kubelet_socket).detach()
 
     def _make_settings(self, request: OpenerRequest) -> Answer:
         LOCAL.make_settings_folder(self._run_dir(request))

@@ -12,6 +12,7 @@ import logging
 import os
 import select
 import socket
+import stat
 import struct
 import termios
 import threading
@@ -24,6 +25,7 @@ from tidegauge.agent.opening.peers import peer_of
 from tidegauge.agent.opening.safe_files import UnsafeFileError
 from tidegauge.agent.opening.wire import (
     MAX_REQUEST_BYTES,
+    Kind,
     WireError,
     decode_request,
     encode_error,
@@ -38,6 +40,8 @@ MAX_CONNECTIONS = 64
 """An agent has some twenty threads."""
 MAX_REQUESTS_PER_S = 10_000
 """Of all connections; what is more waits. A thousand ranks ask some 1,600 times a second."""
+MAX_KUBELET_CONNECTIONS_PER_S = 1
+"""The agent asks for one in ten seconds; the kubelet keeps each for as long as its client does."""
 HOLD_S = 30.0
 """How long a connection may hold a folder without a word: what is held open keeps a container's memory."""
 SEND_S = 10.0
@@ -61,13 +65,15 @@ class RequestPace:
 
 
 class OpenerServer:
-    """Accepts connections of one user on ``listener``."""
+    """Accepts connections of one user on ``listener``. ``kubelet``: where its pod-resources socket is."""
 
-    def __init__(self, listener: socket.socket, uid: int, run_dirs: Sequence[Path]) -> None:
+    def __init__(self, listener: socket.socket, uid: int, run_dirs: Sequence[Path], kubelet: Path) -> None:
         self._listener = listener
         self._uid = uid
         self._run_dirs = tuple(run_dirs)
+        self._kubelet = kubelet
         self._pace = RequestPace()
+        self._kubelet_pace = RequestPace(MAX_KUBELET_CONNECTIONS_PER_S)
         self._places = threading.Semaphore(MAX_CONNECTIONS)
 
     def serve(self) -> None:
@@ -89,7 +95,7 @@ class OpenerServer:
                 threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
 
     def _serve_one(self, connection: socket.socket) -> None:
-        acts = OpenerActs(self._run_dirs)
+        acts = OpenerActs(self._run_dirs, self._kubelet)
         try:
             with connection:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
@@ -114,7 +120,8 @@ class OpenerServer:
         if not data or descriptors or _is_unread(connection):
             return False
         request = decode_request(data)
-        wait_s = self._pace.wait_s(time.monotonic())
+        pace = self._kubelet_pace if request.kind is Kind.KUBELET else self._pace
+        wait_s = pace.wait_s(time.monotonic())
         if wait_s > 0:
             time.sleep(wait_s)
         descriptor = None
@@ -132,9 +139,12 @@ class OpenerServer:
 
 
 def listening(path: Path, group: int) -> socket.socket:
-    """A socket at ``path``, in a folder of root's, for members of ``group`` alone. Raises ``OSError``."""
-    folder = path.parent.stat()
-    if folder.st_uid != 0 or folder.st_mode & 0o022:
+    """A socket at ``path``, in a folder of root's, for members of ``group`` alone. The folder is made where it is
+    missing, so that it may be in one that others can write to. Raises ``OSError``."""
+    with suppress(FileExistsError):
+        path.parent.mkdir(mode=0o750)
+    folder = path.parent.lstat()
+    if not stat.S_ISDIR(folder.st_mode) or folder.st_uid != 0 or folder.st_mode & 0o022:
         raise PermissionError(errno.EPERM, f"{path.parent} has to be root's, and writable for nobody else")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:

@@ -122,15 +122,26 @@ affinity:
 {{- end }}
 {{- end -}}
 
-{{- /* Pod Security `restricted`: everything but the agent. */ -}}
-{{- define "tidegauge.restrictedPod" -}}
+{{- /* A uid: not root, and the kubelet makes volumes and Secrets readable for it. */ -}}
+{{- define "tidegauge.userOf" -}}
 runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
+runAsUser: {{ . }}
+runAsGroup: {{ . }}
+fsGroup: {{ . }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile:
   type: RuntimeDefault
+{{- end -}}
+
+{{- /* Pod Security `restricted`: everything but the agents' pods. */ -}}
+{{- define "tidegauge.restrictedPod" -}}
+{{- include "tidegauge.userOf" "10001" -}}
+{{- end -}}
+
+{{- /* Agents share the nodes' pids with everybody, and a uid's processes may look into each other: this one is in the
+  range that neither people nor distributions use (systemd.io/UIDS-GIDS). */ -}}
+{{- define "tidegauge.agentUser" -}}
+60949
 {{- end -}}
 
 {{- define "tidegauge.restrictedContainer" -}}
@@ -183,8 +194,8 @@ httpGet: {path: /healthz, port: {{ .port }}{{ if eq $tls "server" }}, scheme: HT
 {{- define "tidegauge.webVolume" -}}
 - name: web
   projected:
-    # Tokens that others may read are refused. For an fsGroup the kubelet makes it 0440, which will do.
-    defaultMode: 0400
+    # Tokens that others may read are refused; root's with the pod's group are not.
+    defaultMode: 0440
     sources:
       - secret:
           name: {{ .Values.webAccess.existingSecret }}
@@ -208,9 +219,26 @@ true
 {{- end -}}
 {{- end -}}
 
-{{- /* Files that head and agents read: a change of them makes new pods of an agent, and of the head. */ -}}
-{{- define "tidegauge.configChecksum" -}}
-checksum/config: {{ include "tidegauge.settings" . | sha256sum }}
+{{- /* The settings of agents: without those that only the head reads, whose change then makes no new pods on all nodes. */ -}}
+{{- define "tidegauge.agentSettings" -}}
+{{- $settings := include "tidegauge.settings" . | fromYaml -}}
+{{- $heads := "^(database_url|keep_(incidents|jobs)_.*|user_pseudonyms|policy_file|incident_severity|ray_jobs_.*|kubernetes_(kubeconfig|namespaces|kinds|requeue|resubmit|shared_gpu_replicas|controller|login|login_audience)|munge_.*|proxy_user_.*|trusted_proxies|public_url|contact|grafana_.*|alertmanager_url|notify_token_file|slack_.*|mail_.*|efficiency_mail_.*)$" -}}
+{{- range $name := keys $settings -}}
+{{- if regexMatch $heads $name }}{{ $settings = omit $settings $name }}{{ end -}}
+{{- end -}}
+{{- toYaml $settings -}}
+{{- end -}}
+
+{{- /* As text. What is no YAML, or no mapping, would leave the head without the policy that was meant. */ -}}
+{{- define "tidegauge.policy" -}}
+{{- if kindIs "map" .Values.policy -}}
+{{- toYaml .Values.policy -}}
+{{- else -}}
+{{- with (.Values.policy | fromYaml).Error -}}
+{{- fail (printf "policy is not a YAML mapping: %s" .) -}}
+{{- end -}}
+{{- .Values.policy -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* Settings of the service as one YAML file. What the chart's own objects rest on is not for `settings` to change. */ -}}
@@ -250,7 +278,7 @@ checksum/config: {{ include "tidegauge.settings" . | sha256sum }}
 {{- $_ := set $ours "metrics_readers" (join "," .Values.webAccess.metricsReaders) -}}
 {{- end -}}
 {{- range $name, $_ := .Values.settings -}}
-{{- if or (hasKey $ours $name) (has $name (list "state_dir" "hostname" "policy_file" "kubernetes_pod_resources" "run_dir" "public_url" "grafana_url" "kubernetes_namespaces" "kubernetes_shared_gpu_replicas")) -}}
+{{- if or (hasKey $ours $name) (has $name (list "state_dir" "hostname" "policy_file" "opener_socket" "kubernetes_pod_resources" "run_dir" "public_url" "grafana_url" "kubernetes_namespaces" "kubernetes_shared_gpu_replicas")) -}}
 {{- fail (printf "settings.%s is set by the chart itself: use the chart's own value for it (README.md)" $name) -}}
 {{- end -}}
 {{- end -}}

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
+import pytest
+
+from tidegauge.agent.opening.safe_files import UnsafeFileError
 from tidegauge.agent.opening.wire import MAX_REPLY_BYTES, Kind, OpenerRequest, decode_entries, encode_reply
 from tidegauge.opener.acts import OpenerActs
 from tidegauge.osproc.processes import identity_of
@@ -23,7 +27,7 @@ def folder_of(run_dir: Path, names: int) -> set[str]:
 
 def test_opener_tells_all_names_of_a_folder_in_answers_that_fit(tmp_path: Path) -> None:
     there = folder_of(tmp_path, 100)
-    acts = OpenerActs([tmp_path])
+    acts = OpenerActs([tmp_path], tmp_path / "kubelet.sock")
     acts.act(OpenerRequest(Kind.FOLDER, uid=UID))
     for _ in range(2):
         found: list[str] = []
@@ -46,7 +50,7 @@ def test_opener_hands_over_no_folder_of_a_container(tmp_path: Path) -> None:
     this = identity_of(os.getpid())
     assert this is not None
     namespace = os.stat("/proc/self/ns/mnt").st_ino
-    acts = OpenerActs([tmp_path])
+    acts = OpenerActs([tmp_path], tmp_path / "kubelet.sock")
     acts.act(OpenerRequest(Kind.ENTER, pid=this.pid, start_ticks=this.start_ticks, inode=namespace))
     reply, descriptor = acts.act(OpenerRequest(Kind.RUN_DIR))
     assert descriptor is None
@@ -57,3 +61,22 @@ def test_opener_hands_over_no_folder_of_a_container(tmp_path: Path) -> None:
     _, descriptor = acts.act(OpenerRequest(Kind.FOLDER, is_inside=True, uid=UID))
     assert descriptor is None
     acts.let_go()
+
+
+def test_opener_hands_over_a_connection_to_the_kubelet_at_a_path_of_its_own(tmp_path: Path) -> None:
+    acts = OpenerActs([], tmp_path / "kubelet.sock")
+    request = OpenerRequest(Kind.KUBELET, name="1-1.ring")
+    with pytest.raises(FileNotFoundError):
+        acts.act(request)
+    (tmp_path / "kubelet.sock").symlink_to("elsewhere")
+    with pytest.raises(UnsafeFileError):
+        acts.act(request)
+    (tmp_path / "kubelet.sock").unlink()
+    with socket.socket(socket.AF_UNIX) as kubelet:
+        kubelet.bind(str(tmp_path / "kubelet.sock"))
+        kubelet.listen()
+        _, descriptor = acts.act(request)
+        assert descriptor is not None
+        with socket.socket(fileno=descriptor) as connection:
+            assert connection.getpeername() == str(tmp_path / "kubelet.sock")
+    assert not acts.holds_something

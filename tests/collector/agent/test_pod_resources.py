@@ -3,8 +3,11 @@ to say."""
 
 from __future__ import annotations
 
+import errno
 import logging
+import socket
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given
@@ -12,10 +15,23 @@ from hypothesis import strategies as st
 
 from fake_node import UUID0, UUID1, FakeClock
 from kubelet_answers import Claim, Container, Pod, encode
-from tidegauge.agent.kubernetes.pod_resources import KubeletError, PodResources, holders_by_device, open_pod_resources
+from tidegauge.agent.kubernetes.pod_resources import (
+    KubeletError,
+    NoKubeletError,
+    PodResources,
+    ask_kubelet,
+    holders_by_device,
+    open_pod_resources,
+)
+from tidegauge.agent.opening.local import LOCAL
+from tidegauge.agent.opening.remote import OpenerAwayError
+from tidegauge.agent.opening.safe_files import UnsafeFileError
 from tidegauge.agent.ports import HeldBy, NoHolders, SourceHealth
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.settings import Settings
+
+if TYPE_CHECKING:
+    from tidegauge.agent.opening.port import Opener
 
 MIG = "MIG-22222222-2222-2222-2222-222222222222"
 TRAIN = HeldBy("team-a", "llm-0", "train")
@@ -165,11 +181,65 @@ def test_a_kubelet_that_is_away_is_said_once_and_again_when_it_is_back(caplog: p
     ]
 
 
-def test_pod_resources_query_nothing_without_a_kubelet_socket(tmp_path: Path) -> None:
-    socket = tmp_path / "pod-resources/kubelet.sock"
-    assert isinstance(open_pod_resources(Settings(kubernetes_pod_resources=socket)), NoHolders)
+def test_pod_resources_of_a_node_without_a_kubelet_are_no_failure_until_one_has_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kubelet = Kubelet()
+    answer, kubelet.answer = kubelet.answer, NoKubeletError("kubelet.sock: No such file or directory")
+    found = resources(kubelet)
+    found.look()
+    assert (found.health(), caplog.messages) == (None, [])
+    kubelet.answer = answer
+    found.look()
+    kubelet.answer = NoKubeletError("kubelet.sock: No such file or directory")
+    found.look()
+    assert found.health() == SourceHealth(False, 0.0)
+
+
+def test_pod_resources_opener_that_was_away_leaves_no_failure_on_a_node_without_a_kubelet() -> None:
+    kubelet = Kubelet()
+    kubelet.answer = KubeletError("it listens and says nothing")
+    found = resources(kubelet)
+    found.look()
+    kubelet.answer = NoKubeletError("kubelet.sock: No such file or directory")
+    found.look()
+    assert found.health() is None
+
+
+class NoWay:
+    """An opener that has none to the kubelet."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def kubelet(self, path: Path) -> socket.socket:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), NoKubeletError),
+        (PermissionError(errno.EACCES, "Permission denied"), NoKubeletError),
+        (OpenerAwayError("Connection refused"), NoKubeletError),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), KubeletError),
+        (UnsafeFileError("socket", "it is not a socket of root's"), KubeletError),
+    ],
+)
+def test_pod_resources_errors_of_the_way_to_the_kubelet_are_its_own(
+    error: Exception, raised: type[KubeletError]
+) -> None:
+    with pytest.raises(KubeletError, match=r"kubelet\.sock: ") as refused:
+        ask_kubelet(cast("Opener", NoWay(error)), Path("kubelet.sock"))
+    assert type(refused.value) is raised
+
+
+def test_local_opener_connects_to_no_file_in_place_of_the_kubelets_socket(tmp_path: Path) -> None:
+    (tmp_path / "kubelet.sock").touch()
+    with pytest.raises(UnsafeFileError):
+        LOCAL.kubelet(tmp_path / "kubelet.sock")
 
 
 def test_pod_resources_query_nothing_if_kubernetes_is_off(tmp_path: Path) -> None:
     settings = Settings(kubernetes="off", kubernetes_pod_resources=tmp_path / "kubelet.sock")
-    assert isinstance(open_pod_resources(settings), NoHolders)
+    assert isinstance(open_pod_resources(settings, LOCAL), NoHolders)

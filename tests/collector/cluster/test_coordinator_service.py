@@ -220,7 +220,12 @@ def test_a_wrong_call_of_up_is_explained(
 
 @pytest.mark.parametrize(
     ("mode", "text", "said"),
-    [(0o644, "t" * 64, "chmod 600"), (0o600, "", "contains no token"), (0o600, "two words", "contains no token")],
+    [
+        (0o644, "t" * 64, "chmod 600"),
+        (0o440, "t" * 64, "chmod 600"),
+        (0o600, "", "contains no token"),
+        (0o600, "two words", "contains no token"),
+    ],
 )
 def test_a_token_that_is_open_or_empty_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int, text: str, said: str

@@ -59,6 +59,8 @@ class Mutant(NamedTuple):
 
 POD = "spec template spec"
 CONTAINER = f"{POD} containers 0"
+OPENER = f"{POD} containers 1"
+KUBELETS = {"name": "pod-resources", "mountPath": "/k", "readOnly": True}
 HOOK = "webhooks 0"
 VERSION = "spec versions 0"
 SPEC_SCHEMA = f"{VERSION} schema openAPIV3Schema properties spec"
@@ -99,7 +101,15 @@ OUR_OWN = (
     Mutant("an image without a tag", "Deployment", f"{CONTAINER} image", "registry.example.org:5000/tidegauge"),
     Mutant("a controller that may be root", "Deployment", f"{POD} securityContext runAsUser", 0),
     Mutant("a root to write to", "Deployment", f"{CONTAINER} securityContext readOnlyRootFilesystem"),
-    Mutant("more capabilities", "DaemonSet", f"{CONTAINER} securityContext capabilities add +", "SYS_ADMIN"),
+    Mutant("an agent with a capability", "DaemonSet", f"{CONTAINER} securityContext capabilities add", ["SYS_PTRACE"]),
+    Mutant("an agent that is root", "DaemonSet", f"{POD} securityContext runAsUser", 0),
+    Mutant("an agent that may replace its opener", "DaemonSet", f"{CONTAINER} volumeMounts 0 readOnly", False),
+    Mutant("an agent in a folder of the node's", "DaemonSet", f"{CONTAINER} volumeMounts +", KUBELETS),
+    Mutant(
+        "an opener with more capabilities", "DaemonSet", f"{OPENER} securityContext capabilities add +", "SYS_ADMIN"
+    ),
+    Mutant("an opener that gets more rights", "DaemonSet", f"{OPENER} securityContext allowPrivilegeEscalation"),
+    Mutant("an opener with the token", "DaemonSet", f"{OPENER} volumeMounts +", {"name": "token", "mountPath": "/t"}),
     Mutant("a view of the node's disk", "DaemonSet", f"{POD} volumes 0", {"name": "config", "hostPath": {"path": "/"}}),
     Mutant("an agent with an account's token", "DaemonSet", f"{POD} automountServiceAccountToken"),
     Mutant("service links", "StatefulSet", f"{POD} enableServiceLinks"),

@@ -12,8 +12,11 @@ from integration.chart.pods import Pod, matches, name_of, pods_in
 from integration.chart.rendering import Object
 
 AGENT = "agent"
-AGENT_CAPABILITIES = ["DAC_OVERRIDE", "SYS_PTRACE"]
+OPENER_CAPABILITIES = {"drop": ["ALL"], "add": ["DAC_OVERRIDE", "SYS_PTRACE"]}
+OPENER_MOUNTS = {"opener", "pod-resources"}
 AGENT_HOST_PATHS = {"/var/lib/kubelet/pod-resources"}
+PRIVILEGES = "privileges, or a way to more of them"
+CAPABILITIES = "capabilities"
 SECRET_NAME = re.compile(r"(TOKEN|PASSWORD|SECRET)$")
 
 
@@ -105,16 +108,16 @@ def the_agent_has_what_it_needs_and_no_more(objects: Sequence[Object]) -> Iterat
             yield f"{pod.owner}: hostPath {sorted(paths - AGENT_HOST_PATHS)}"
         if pod.spec.get("automountServiceAccountToken") is not False:
             yield f"{pod.owner}: it needs no word with the API server"
-        for container in pod.spec["containers"]:
-            context = container.get("securityContext", {})
-            if not context.get("readOnlyRootFilesystem"):
-                yield f"{pod.owner}: a root file system that can be written to"
-            capabilities = context.get("capabilities", {})
-            if not context.get("privileged") and capabilities != {"drop": ["ALL"], "add": AGENT_CAPABILITIES}:
-                yield f"{pod.owner}: capabilities {capabilities}"
-        for container in pod.spec["initContainers"]:
-            for wrong in _beyond_restricted(pod.spec["securityContext"], container):
-                yield f"{pod.owner}: {container['name']}: {wrong}"
+        agent, opener = pod.containers
+        for wrong in _beyond_restricted(pod.spec.get("securityContext", {}), agent):
+            if wrong not in (PRIVILEGES, CAPABILITIES) or not agent["securityContext"].get("privileged"):
+                yield f"{pod.owner}: {agent['name']}: {wrong}"
+        for wrong in _beyond_the_opener(opener):
+            yield f"{pod.owner}: {opener['name']}: {wrong}"
+        by_host = {volume["name"] for volume in pod.spec["volumes"] if "hostPath" in volume}
+        for mount in agent["volumeMounts"]:
+            if mount["name"] in by_host or (mount["name"] == "opener" and not mount.get("readOnly")):
+                yield f"{pod.owner}: {agent['name']} gets into {mount['mountPath']}"
 
 
 def secrets_are_in_secrets_only(objects: Sequence[Object]) -> Iterator[str]:
@@ -141,15 +144,30 @@ def _is_agent(pod: Pod) -> bool:
 def _beyond_restricted(pod: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:
     context = {**pod, **container.get("securityContext", {})}
     if context.get("privileged") or context.get("allowPrivilegeEscalation") is not False:
-        yield "privileges, or a way to more of them"
+        yield PRIVILEGES
     if context.get("capabilities") != {"drop": ["ALL"]}:
-        yield "capabilities"
+        yield CAPABILITIES
     if not context.get("runAsNonRoot") or not context.get("runAsUser"):
         yield "may be root"
     if context.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"):
         yield "no seccomp profile"
     if not context.get("readOnlyRootFilesystem"):
         yield "a root file system that can be written to"
+
+
+def _beyond_the_opener(container: Mapping[str, Any]) -> Iterator[str]:
+    context = container.get("securityContext", {})
+    if context.get("privileged") or context.get("allowPrivilegeEscalation") is not False:
+        yield PRIVILEGES
+    if context.get("capabilities") != OPENER_CAPABILITIES or context.get("runAsUser") != 0:
+        yield CAPABILITIES
+    if not context.get("readOnlyRootFilesystem"):
+        yield "a root file system that can be written to"
+    if container.get("ports") or container.get("env"):
+        yield "words from elsewhere"
+    more = {mount["name"] for mount in container["volumeMounts"]} - OPENER_MOUNTS
+    if more:
+        yield f"mounts {sorted(more)}"
 
 
 CHECKS = (

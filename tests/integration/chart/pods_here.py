@@ -5,6 +5,7 @@ namespaces of a cluster's own. What a kubelet does for that and no more; there a
 from __future__ import annotations
 
 import base64
+import os
 import shlex
 import subprocess
 import sys
@@ -27,7 +28,7 @@ HEAD = f"""
 set -eu
 mount --make-rprivate /
 mount -t tmpfs tmpfs "$1"
-for folder in etc var/lib; do  # what a pod mounts is mounted here: the machine's own folders stay as they are
+for folder in etc run var/lib; do  # what a pod mounts is mounted here: the machine's own folders stay as they are
   mkdir -p "$1/$folder" "$1/$folder.work"
   mount -t overlay overlay -o "lowerdir=/$folder,upperdir=$1/$folder,workdir=$1/$folder.work" "/$folder"
 done
@@ -69,7 +70,7 @@ class PodsHere:
     def __init__(self, folder: Path, head_name: str, objects: Sequence[Object]) -> None:
         """``head_name``: what DNS would know the head's Service by. ``folder``: an empty one."""
         self._objects = {(thing["kind"], thing["metadata"]["name"]): thing for thing in objects}
-        self._started: list[subprocess.Popen[str]] = []
+        self._started: list[subprocess.Popen[Any]] = []
         new = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         self._head = _keeper([*new, "sh", "-c", HEAD, "sh", str(folder), head_name, sys.base_prefix, str(CHECKOUT)])
         self._node = _keeper(["unshare", "--net", "sh", "-c", NODE])
@@ -85,13 +86,25 @@ class PodsHere:
         _go_on(self._node)
 
     def start(self, pod: Pod, ip: str) -> subprocess.Popen[str]:
-        """The pod's init containers, then its container; what they say is the process's stdout."""
+        """The pod's init containers, then all its others at once; what they say is the process's stdout, and the first
+        of them is the process."""
         process = subprocess.Popen(
             [*self._enter[ip], "unshare", "--mount", "--propagation", "private", "sh", "-euc", self._script(pod, ip)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         self._started.append(process)
         return process
+
+    def start_job(self, uid: int, ip: str, *command: str) -> None:
+        """A container of another user's, beside the pods there."""
+        user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+        script = f"mount -t tmpfs -o mode=1777 tmpfs /dev/shm; exec {shlex.join([*user, *command])}"
+        self._started.append(
+            subprocess.Popen(
+                [*self._enter[ip], "unshare", "--mount", "--propagation", "private", "sh", "-euc", script],
+                stdin=subprocess.PIPE, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT / "collector")},
+            )
+        )  # fmt: skip
 
     def run(self, *command: str, ip: str = HEAD_IP) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*self._enter[ip], *command], capture_output=True, text=True, timeout=100, check=False)
@@ -115,16 +128,28 @@ class PodsHere:
     def _script(self, pod: Pod, ip: str) -> str:
         """Everything that is writable is a volume: the root is read-only, as the containers' is."""
         group = pod.spec.get("securityContext", {}).get("fsGroup")
-        mounts = {mount["mountPath"]: mount["name"] for c in pod.containers for mount in c.get("volumeMounts", ())}
         volumes = {volume["name"]: volume for volume in pod.spec.get("volumes", ())}
-        lines = ["mkdir -p /var/lib/volumes", "v=$(mktemp -d /var/lib/volumes/pod-XXXX)", "chmod 755 $v"]
-        for name in dict.fromkeys(mounts.values()):
+        lines = ["mkdir -p /var/lib/volumes", "export v=$(mktemp -d /var/lib/volumes/pod-XXXX)", "chmod 755 $v"]
+        for name in {mount["name"]: None for c in pod.containers for mount in c.get("volumeMounts", ())}:
             lines += self._volume(volumes.get(name, {"name": name, "emptyDir": {}}), group)
-        for path, name in mounts.items():
-            lines += [f"mkdir -p {path}", f"mount --bind $v/{name} {path}"]
+        init, (first, *others) = pod.spec.get("initContainers", ()), pod.spec["containers"]
+        lines += [self._in_container(pod, one, ip) for one in init]
+        lines += [f"{self._in_container(pod, one, ip)} >/dev/null &" for one in others]
+        return "\n".join([*lines, f"exec {self._in_container(pod, first, ip)}"])
+
+    def _in_container(self, pod: Pod, container: Mapping[str, Any], ip: str) -> str:
+        return f"unshare --mount --propagation private sh -euc {shlex.quote(self._mounted(pod, container, ip))}"
+
+    def _mounted(self, pod: Pod, container: Mapping[str, Any], ip: str) -> str:
+        lines = []
+        for mount in container.get("volumeMounts", ()):
+            path = mount["mountPath"]
+            lines += [f"mkdir -p {path}", f"mount --bind $v/{mount['name']} {path}"]
             hidden = {kept: place for kept, place in IMAGE.items() if Path(path) in place.parents}
             for kept, place in hidden.items():
                 lines += [f"mkdir -p {place}", f"mount --bind {kept} {place}"]
+            if mount.get("readOnly") and not hidden:
+                lines.append(f"mount -o remount,bind,ro {path}")
         if pod.spec.get("automountServiceAccountToken", True) and pod.namespace:
             mounted = "/var/run/secrets/kubernetes.io/serviceaccount"  # here without token: there is no API server
             lines += [
@@ -132,9 +157,7 @@ class PodsHere:
                 f"mount -t tmpfs tmpfs {mounted}",
                 f"echo {pod.namespace} >{mounted}/namespace",
             ]
-        lines.append("mount -o remount,bind,ro /")
-        *init, last = [self._command(pod, container, ip) for container in pod.containers]
-        return "\n".join([*lines, *init, f"exec {last}"])
+        return "\n".join([*lines, "mount -o remount,bind,ro /", f"exec {self._command(pod, container, ip)}"])
 
     def _volume(self, volume: Mapping[str, Any], group: int | None) -> Iterator[str]:
         place = f"$v/{volume['name']}"
@@ -149,7 +172,7 @@ class PodsHere:
             yield f"echo {encoded} | base64 -d >{place}/..1/{name}; chmod {mode:o} {place}/..1/{name}"
             yield f"ln -s ..data/{name} {place}/{name}"
         if group is not None:
-            yield f"chown -hR :{group} {place}; chmod 2775 {place}"
+            yield f"chown -hR :{group} {place}; chmod g+rwxs {place}"
 
     def _files(self, volume: Mapping[str, Any]) -> tuple[dict[str, bytes], int]:
         if "configMap" in volume:

@@ -21,6 +21,8 @@ from tidegauge.settings import Settings
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options, parse_options
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
 
+AGENTS_MODULES = ("agent_service", "agent_care", "stand_in", "supervisor", "node_command", "engine_tls")
+"""Of the engine, beside the agent's own code."""
 OBSERVABILITY = ROOT / "deploy" / "observability"
 
 
@@ -34,8 +36,12 @@ def full() -> Rendered:
     return render(values_of(CHART / "ci" / "full-values.yaml"))
 
 
-def settings(rendered: Rendered) -> Settings:
-    [data] = [o["data"] for o in rendered.objects if o["kind"] == "ConfigMap" and "config.yaml" in o["data"]]
+def settings(rendered: Rendered, component: str = "head") -> Settings:
+    """As the component reads them."""
+    kind = {"head": "StatefulSet", "agent": "DaemonSet"}[component]
+    volumes = rendered.one(kind)["spec"]["template"]["spec"]["volumes"]
+    [name] = [volume["configMap"]["name"] for volume in volumes if volume["name"] == "config"]
+    [data] = [o["data"] for o in rendered.objects if o["kind"] == "ConfigMap" and o["metadata"]["name"] == name]
     return Settings(**yaml.safe_load(data["config.yaml"]))
 
 
@@ -167,15 +173,74 @@ def test_a_token_of_the_sites_own_is_used_everywhere() -> None:
     )
 
 
-def test_a_change_of_settings_makes_new_pods_and_a_change_of_the_policy_does_not(least: Rendered) -> None:
-    def annotations(rendered: Rendered) -> Any:
-        return [
-            rendered.one(kind)["spec"]["template"]["metadata"]["annotations"] for kind in ("DaemonSet", "StatefulSet")
-        ]
+POLICY = {"version": 1, "mode": "observe"}
 
-    first = {"policy": "mode: observe\n"}
-    assert annotations(render(with_registry(cluster="b"))) != annotations(least)
-    assert annotations(render(with_registry(policy="mode: enforce\n"))) == annotations(render(with_registry(**first)))
+
+@pytest.mark.parametrize(
+    ("values", "agents_are_new"),
+    [
+        ({"cluster": "b"}, True),
+        ({"settings": {"poll_period_s": 2}}, True),
+        ({"settings": {"slack_channel": "#gpu", "contact": "on-call", "keep_jobs_days": 100}}, False),
+        ({"publicUrl": "https://tidegauge.example.org"}, False),
+        ({"workloads": {"requeue": "all"}}, False),
+        ({"policy": POLICY}, False),
+    ],
+)
+def test_a_change_of_settings_makes_new_pods_of_those_who_read_them(
+    least: Rendered, values: dict[str, Any], agents_are_new: bool
+) -> None:
+    changed = render(with_registry(**values))
+    assert annotations_of(changed, "StatefulSet") != annotations_of(least, "StatefulSet")
+    assert (annotations_of(changed, "DaemonSet") != annotations_of(least, "DaemonSet")) is agents_are_new
+
+
+def annotations_of(rendered: Rendered, kind: str) -> Any:
+    return rendered.one(kind)["spec"]["template"]["metadata"]["annotations"]
+
+
+def test_a_change_of_the_policy_makes_no_new_pods_and_it_may_be_text_or_not() -> None:
+    first, second = (
+        render(with_registry(policy=policy)) for policy in (POLICY, yaml.safe_dump(POLICY | {"mode": "act"}))
+    )
+    for kind in ("DaemonSet", "StatefulSet"):
+        assert annotations_of(first, kind) == annotations_of(second, kind)
+    texts = [one.one("ConfigMap", "-policy")["data"]["policy.yaml"] for one in (first, second)]
+    assert [yaml.safe_load(text) for text in texts] == [POLICY, POLICY | {"mode": "act"}]
+
+
+def test_agents_read_no_setting_that_is_left_out_of_theirs(full: Rendered) -> None:
+    helpers = (CHART / "templates" / "_helpers.tpl").read_text(encoding="utf-8")
+    [heads] = re.findall(r'\$heads := "(.+)"', helpers)
+    tidegauge_dir = Path(tidegauge.__file__).parent
+    engine = tidegauge_dir / "cluster" / "ray_service"
+    code = [*tidegauge_dir.glob("agent/**/*.py"), *(engine / f"{name}.py" for name in AGENTS_MODULES)]
+    read = {name for path in code for name in re.findall(r"\bsettings\.(\w+)", path.read_text(encoding="utf-8"))}
+    left_out = {name for name in Settings.model_fields if re.match(heads, name)}
+    assert read & set(Settings.model_fields) > {"cluster", "linger_s", "opener_socket"}
+    assert read & left_out == set()
+    agents, head = settings(full, "agent"), settings(full)
+    assert {name for name in Settings.model_fields if getattr(agents, name) != getattr(head, name)} <= left_out
+    assert agents.policy_file is None
+
+
+@pytest.mark.parametrize(("interval", "timeout"), [("15s", "5s"), ("1m", "5s"), ("3s", None)])
+def test_no_scrape_may_take_longer_than_the_time_to_the_next(interval: str, timeout: str | None) -> None:
+    monitors = {"enabled": True, "interval": interval}
+    objects = render(with_registry(monitoring={"monitors": monitors})).objects
+    found = {
+        endpoint.get("scrapeTimeout")
+        for thing in objects
+        if thing["kind"] in ("PodMonitor", "ServiceMonitor")
+        for endpoint in thing["spec"].get("podMetricsEndpoints", thing["spec"].get("endpoints"))
+    }
+    assert found == {timeout}
+
+
+def test_one_controller_keeps_no_node_from_being_drained(least: Rendered) -> None:
+    assert least.one("PodDisruptionBudget")["spec"]["minAvailable"] == 1
+    alone = render(with_registry(controller={"replicas": 1})).objects
+    assert not [thing for thing in alone if thing["kind"] == "PodDisruptionBudget"]
 
 
 def test_a_digest_names_the_image(full: Rendered) -> None:

@@ -56,6 +56,10 @@ def nested(path: str, value: object) -> dict[str, Any]:
         ("controller.replicas", 0),
         ("controller.logLevel", "loud"),
         ("monitoring.monitors.interval", "often"),
+        ("settings.poll_periods", 1),
+        ("settings.poll_period_s", "often"),
+        ("policy.modes", "act"),
+        ("policy.mode", "acts"),
         ("publicUrl", "tidegauge.example.org"),
         ("cluster", ""),
         ("colour", "blue"),
@@ -79,6 +83,8 @@ def test_a_bad_value_is_refused_by_name(path: str, value: object) -> None:
         (with_registry(injection={"certificates": {"mode": "secret"}}), "set secretName"),
         (with_registry(settings={"api_port": 80}), "settings.api_port is set by the chart itself"),
         (with_registry(settings={"state_dir": "/tmp"}), "settings.state_dir is set by the chart itself"),
+        (with_registry(policy="mode: [act"), "policy is not a YAML mapping: .*line 1"),
+        (with_registry(policy="- act\n"), "policy is not a YAML mapping"),
         (with_registry(webAccess={"certificateSecret": "tls"}), "set webAccess.existingSecret to a Secret"),
         (with_registry(webAccess={"existingSecret": "web", "files": ["api-tokens"]}), "set webAccess.tls to none"),
         (
@@ -125,6 +131,11 @@ def test_chart_defaults_are_all_in_the_schema() -> None:
 def test_the_charts_copies_of_rules_and_dashboards_are_up_to_date() -> None:
     wanted: dict[Path, str] = MAKER["chart_files"]()
     assert {path: path.read_text(encoding="utf-8") for path in (CHART / "files").iterdir()} == wanted, MAKER["__doc__"]
+
+
+def test_the_charts_schema_knows_settings_and_policy_as_they_are() -> None:
+    text = (CHART / "values.schema.json").read_text(encoding="utf-8")
+    assert MAKER["schema"](text) == text, MAKER["__doc__"]
 
 
 def test_the_charts_readme_is_up_to_date() -> None:

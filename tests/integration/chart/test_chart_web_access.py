@@ -76,12 +76,15 @@ def test_chart_web_access_names_only_files_of_the_secret(values: dict[str, Any],
     assert (comma_separated(found.api_admins), comma_separated(found.metrics_readers)) == ([], [])
 
 
-def test_head_and_agents_have_the_secrets_as_a_whole_and_readable_by_the_owner_alone(closed: Rendered) -> None:
+def test_head_and_agents_have_the_secrets_as_a_whole_and_readable_by_root_and_their_group_alone(
+    closed: Rendered,
+) -> None:
     for kind in PODS:
         spec = closed.one(kind)["spec"]["template"]["spec"]
         [volume] = [volume for volume in spec["volumes"] if volume["name"] == "web"]
         sources = [{"secret": {"name": name}} for name in ("tidegauge-web", "tidegauge-web-tls")]
-        assert volume["projected"] == {"defaultMode": 0o400, "sources": sources}
+        assert volume["projected"] == {"defaultMode": 0o440, "sources": sources}
+        assert spec["securityContext"]["fsGroup"] == spec["securityContext"]["runAsUser"] > 0
         [mount] = [mount for mount in container(closed, kind)["volumeMounts"] if mount["name"] == "web"]
         assert mount == {"name": "web", "mountPath": "/etc/tidegauge/web", "readOnly": True}  # never a subPath
 

@@ -24,6 +24,7 @@ from web_certificates import Authority
 
 pytestmark = pytest.mark.timeout(400)
 
+RANK = Path(__file__).parents[1] / "container_rank.py"
 LOOK = """
 import ssl, sys, urllib.error, urllib.request
 anybodys = ssl._create_unverified_context()  # as the kubelet: it looks at no certificate
@@ -33,33 +34,28 @@ except urllib.error.HTTPError as refused:
     print(refused.code)
 """
 PASSWORD = "CANARY-password"
-MAX_JOINS = 5
-"""Of an agent, where head and agent share a machine that is slow."""
+ADA = 4200
+METRICS = f"http://{NODE_IP}:9494/metrics"
 
 
 class Service:
-    """Head and agent of a release as they come up, the agent first."""
+    """Head and agent of a release as they come up, the agent first, as at many an installation."""
 
     def __init__(self, pods: PodsHere, rendered: Rendered) -> None:
         self._pods, self._rendered = pods, rendered
-        self._joins = 0
-        """Those that failed."""
-        self._agent = pods.start(self._pod("DaemonSet/"), NODE_IP)
-        assert self._agent.stdout is not None
-        assert "waiting for the head" in self._agent.stdout.readline()  # agents come up first at many an installation
-        self._head = pods.start(self._pod("StatefulSet/"), HEAD_IP)
+        self._parts = [pods.start(self._pod("DaemonSet/"), NODE_IP)]
 
-    def page(self, url: str) -> str:
-        assert self._head.poll() is None, self._head.communicate()[0]
-        if self._agent.poll() is not None:
-            said = self._agent.communicate()[0]
-            self._joins += 1
-            # The head's port answers before the head does: an agent that waited for it in vain is begun again, as a
-            # kubelet does. Any other end, and one too many, is none to be begun again after.
-            assert "Ray did not start" in said
-            assert self._joins < MAX_JOINS, said
-            self._agent = self._pods.start(self._pod("DaemonSet/"), NODE_IP)
-        return self._pods.run(sys.executable, "-c", LOOK, url).stdout.strip()
+    def start_head(self) -> None:
+        self._parts.append(self._pods.start(self._pod("StatefulSet/"), HEAD_IP))
+
+    def start_rank(self) -> None:
+        """Of another user, in a container of its own."""
+        self._pods.start_job(ADA, NODE_IP, sys.executable, str(RANK), "adas")
+
+    def page(self, url: str, ip: str = HEAD_IP) -> str:
+        for part in self._parts:
+            assert part.poll() is None, part.communicate(timeout=10)[0]
+        return self._pods.run(sys.executable, "-c", LOOK, url, ip=ip).stdout.strip()
 
     def helm_test(self) -> str | None:
         test = self._pods.start(self._pod("Pod/"), HEAD_IP)
@@ -86,12 +82,14 @@ def head_name(rendered: Rendered) -> str:
 
 def test_head_and_agent_find_each_other_and_helm_test_says_so(tmp_path: Path) -> None:
     with started(tmp_path, render(with_registry())) as service:
+        service.start_rank()
+        eventually(
+            lambda: 'job_id="adas"' in service.page(METRICS, NODE_IP), "a job is seen by the opener", within_s=150
+        )
+        assert 'tidegauge_collect_success{source="opener"} 1' in service.page(METRICS, NODE_IP)
+        service.start_head()
         head = f"http://{HEAD_IP}:9495/healthz"
         assert eventually(lambda: service.page(head), "the head's probe answers", within_s=150) == "ok"
-        metrics = f"http://{NODE_IP}:9494/metrics"
-        eventually(
-            lambda: "tidegauge_collect_success" in service.page(metrics), "the agent's probe answers", within_s=150
-        )
         assert NODE_IP in eventually(service.helm_test, "helm test is content", within_s=150)
 
 
@@ -100,6 +98,7 @@ def test_with_secrets_for_it_only_probes_and_those_with_a_name_come_in(tmp_path:
     (tmp_path / "pods").mkdir()
     rendered.objects.extend(the_sites_secrets(tmp_path, head_name(rendered)))
     with started(tmp_path / "pods", rendered) as service:
+        service.start_head()
         head, agent = f"https://{HEAD_IP}:9495", f"https://{NODE_IP}:9494"
         health = eventually(lambda: service.page(f"{head}/healthz"), "the head's probe answers", within_s=150)
         assert health == "ok"

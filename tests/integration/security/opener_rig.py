@@ -28,13 +28,17 @@ Result = TypeVar("Result")
 class RunningOpener:
     """The process, and where it listens."""
 
-    def __init__(self, run_dirs: Sequence[Path], *, user: int = SERVICE, before: Sequence[str] = ()) -> None:
+    def __init__(
+        self, run_dirs: Sequence[Path], *, user: int = SERVICE, before: Sequence[str] = (), folder: str = ""
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="tg-opener-", dir="/dev/shm"))
         self.folder.chmod(0o755)
-        self.socket = self.folder / "socket"
+        self.socket = self.folder / folder / "socket"
+        self.kubelet = self.folder / "kubelet/kubelet.sock"
+        self.kubelet.parent.mkdir(mode=0o700)
         self._command = [
             *before, sys.executable, "-m", "tidegauge.opener", "--user", str(user), "--socket", str(self.socket),
-            *(word for path in run_dirs for word in ("--run-dir", str(path))),
+            "--kubelet", str(self.kubelet), *(word for path in run_dirs for word in ("--run-dir", str(path))),
         ]  # fmt: skip
         self.start()
 
@@ -61,8 +65,11 @@ class RunningOpener:
 
 
 @contextmanager
-def running_opener(*run_dirs: Path, user: int = SERVICE, before: Sequence[str] = ()) -> Iterator[RunningOpener]:
-    one = RunningOpener(run_dirs, user=user, before=before)
+def running_opener(
+    *run_dirs: Path, user: int = SERVICE, before: Sequence[str] = (), folder: str = ""
+) -> Iterator[RunningOpener]:
+    """``folder``: below the opener's, for it to make."""
+    one = RunningOpener(run_dirs, user=user, before=before, folder=folder)
     try:
         yield one
     finally:

@@ -19,6 +19,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+import grpc  # noqa: F401 - as tidegauge.agent.nvml
 import pytest
 
 import tidegauge.agent.nvml  # noqa: F401 - not later: the interpreter may lie where the agent's user cannot look
@@ -28,11 +29,14 @@ from integration.security.opener_rig import ROOT, SERVICE, RunningOpener, run_as
 from integration.security.users import ADA, MALLORY, Machine, machine
 from rank_windows import leave_window
 from tidegauge.agent.job_settings import open_job_settings
+from tidegauge.agent.kubernetes.pod_resources import NoKubeletError, ask_kubelet, open_pod_resources
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
+from tidegauge.agent.opening.local import LOCAL
 from tidegauge.agent.opening.remote import OpenerAwayError, OpenerConnection, RemoteFolder, RemoteOpener
 from tidegauge.agent.opening.safe_files import DIRECTORY, UnsafeFileError
 from tidegauge.agent.opening.wire import Kind, OpenerRequest, encode_request
-from tidegauge.core.ids import ProcessId
+from tidegauge.agent.ports import HeldBy
+from tidegauge.core.ids import DeviceUuid, ProcessId
 from tidegauge.core.jobs.settings import JobSettings, digest, encode
 from tidegauge.core.orders import Order, OrderTo
 from tidegauge.core.run_dirs import evidence_name, ring_name, socket_name
@@ -48,6 +52,16 @@ FLOOD = 100_000
 FUSE = Path(__file__).parents[1] / "silent_fuse.py"
 REFUSED = "refused"
 """By the opener's rules: EINVAL."""
+UUID = "00000000-1111-2222-3333-444444444444"
+KUBELET = f"""
+import sys
+from pathlib import Path
+from kube_standins.devices import Holding
+from kube_standins.pod_resources import serve_pod_resources
+serve_pod_resources(Path(sys.argv[1]), lambda: [Holding("team-a", "llm-0", "train", ("GPU-{UUID}",))])
+print("serves", flush=True)
+sys.stdin.read()
+"""
 NO_NEW_CODE = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(65, 1, 0, 0, 0)
@@ -355,6 +369,32 @@ def test_it_works_without_a_network_and_under_the_units_filter_of_system_calls(n
     assert ada.lives
 
 
+def test_an_agent_without_rights_hears_the_kubelet_by_it(opener: RunningOpener) -> None:
+    settings = Settings(kubernetes_pod_resources=opener.kubelet)
+    environ = {"PYTHONPATH": f"{ROOT / 'collector'}:{ROOT / 'tests'}", "PATH": os.environ["PATH"]}
+    kubelet = subprocess.Popen(
+        [sys.executable, "-c", KUBELET, opener.kubelet], env=environ, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert kubelet.stdout is not None
+    assert kubelet.stdout.readline() == "serves\n"
+
+    def hear() -> list[object]:
+        with pytest.raises(NoKubeletError, match="Permission denied"):
+            ask_kubelet(LOCAL, opener.kubelet)
+        with closing(RemoteOpener(opener.socket)) as remote:
+            resources = open_pod_resources(settings, remote)
+            held = until(lambda: resources.holders_of([DeviceUuid("GPU-" + UUID)]), "the kubelet is heard")
+            resources.close()
+        return [*held]
+
+    try:
+        assert run_as(SERVICE, hear) == [HeldBy("team-a", "llm-0", "train")]
+    finally:
+        kubelet.kill()
+        kubelet.communicate()
+
+
 # --- what it is, and who may ask it
 
 
@@ -381,6 +421,19 @@ def test_it_does_not_run_without_them(node: Machine, without: str, why: str) -> 
         assert done.returncode != 0
     else:
         assert (done.returncode, why in done.stderr) == (3, True), done.stderr
+
+
+def test_it_makes_a_folder_of_its_own_in_one_that_others_can_write_to(node: Machine) -> None:
+    """A volume of a pod is its group's; the agent has it read-only."""
+    with running_opener(node.run_dir, folder="own") as opener:
+        status = opener.socket.parent.stat()
+        assert (status.st_uid, stat.S_IMODE(status.st_mode) & 0o777) == (0, 0o750)
+        opener.stop()
+        opener.socket.unlink()
+        opener.socket.parent.rmdir()
+        opener.socket.parent.symlink_to(node.run_dir.parent)
+        with pytest.raises(AssertionError, match="has to be root's"):
+            opener.start()
 
 
 def test_it_listens_in_no_folder_where_others_can_put_a_socket(node: Machine) -> None:
@@ -535,6 +588,32 @@ def test_a_socket_of_root_in_a_users_folder_is_not_connected_to(node: Machine, o
         daemon.listen()
         connect = OpenerRequest(Kind.CONNECT, uid=0, pid=this.pid, start_ticks=this.start_ticks, name=name)
         assert run_as(SERVICE, lambda: outcome(opener, connect, after=OpenerRequest(Kind.FOLDER, uid=ADA))) == "socket"
+
+
+def test_nothing_in_place_of_the_kubelets_socket_is_connected_to(opener: RunningOpener) -> None:
+    """The folder is root's; a request cannot name another one."""
+    ask = OpenerRequest(Kind.KUBELET, name="1-1.ring")
+    found = [run_as(SERVICE, lambda: outcome(opener, ask))]
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(opener.kubelet))
+        server.listen()
+        found.append(run_as(SERVICE, lambda: outcome(opener, ask)))
+        os.chown(opener.kubelet, MALLORY, MALLORY)
+        found.append(run_as(SERVICE, lambda: outcome(opener, ask)))
+        opener.kubelet.rename(opener.kubelet.with_name("another"))
+        opener.kubelet.symlink_to("another")
+        found.append(run_as(SERVICE, lambda: outcome(opener, ask)))
+    assert found == ["FileNotFoundError", "got", "socket", "socket"]
+
+
+def test_the_kubelet_is_not_flooded_with_connections(opener: RunningOpener) -> None:
+    def flood() -> float:
+        began_s = time.monotonic()
+        with ThreadPoolExecutor(8) as pool:
+            [*pool.map(lambda _: outcome(opener, OpenerRequest(Kind.KUBELET)), range(4))]
+        return time.monotonic() - began_s
+
+    assert run_as(SERVICE, flood) > 2.5, "one a second, after the first"
 
 
 def test_a_file_of_any_time_costs_nobody_the_connection(node: Machine, opener: RunningOpener) -> None:

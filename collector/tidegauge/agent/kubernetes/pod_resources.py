@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import logging
 import re
+import socket as sockets
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from tidegauge.agent.opening.port import Opener
+from tidegauge.agent.opening.remote import OpenerAwayError
+from tidegauge.agent.opening.safe_files import UnsafeFileError
 from tidegauge.agent.ports import HeldBy, HolderSource, NoHolders, SourceHealth
 from tidegauge.core.ids import DeviceUuid
 
@@ -57,16 +62,36 @@ class KubeletError(Exception):
     """The kubelet does not answer now: it is restarting, or refuses access. Ask again later."""
 
 
-def ask_kubelet(socket: Path) -> bytes:
-    """Its answer, a ``ListPodResourcesResponse``. Raises ``KubeletError`` within ``TIMEOUT_S``."""
-    grpc = import_module("grpc")  # of the extra [kubernetes]; here and nowhere else
+class NoKubeletError(KubeletError):
+    """It cannot be asked from here: there is none, the opener is away, or this user has no right to."""
+
+
+def ask_kubelet(opener: Opener, socket: Path) -> bytes:
+    """Its answer, a ``ListPodResourcesResponse``. Raises ``NoKubeletError`` and, within ``TIMEOUT_S``,
+    ``KubeletError``."""
+    try:
+        connection = opener.kubelet(socket)
+    except (FileNotFoundError, PermissionError, OpenerAwayError) as error:
+        raise NoKubeletError(f"{socket}: {error.strerror}") from error
+    except (OSError, UnsafeFileError) as error:
+        raise KubeletError(f"{socket}: {error}") from error
+    with connection:
+        connection.setblocking(True)
+        return _list(connection, socket)
+
+
+def _list(connection: sockets.socket, socket: Path) -> bytes:
+    try:
+        grpc = import_module("grpc")  # of the extra [kubernetes]; here and nowhere else
+    except ImportError:
+        raise KubeletError("grpcio is missing: pip install 'tidegauge[kubernetes]'") from None
     options = [
         ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
         ("grpc.default_authority", "localhost"),  # servers in Go refuse the socket's path, which is the default
         ("grpc.use_local_subchannel_pool", 1),  # a connection of this question's own: no back-off of the last one
     ]
     try:
-        with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
+        with reached(connection) as path, grpc.insecure_channel(f"unix:{path}", options=options) as channel:
             response = channel.unary_unary(LIST)(b"", timeout=TIMEOUT_S)
     except grpc.RpcError as error:
         raise KubeletError(f"{socket}: {error.details()} ({error.code().name})") from error
@@ -74,10 +99,52 @@ def ask_kubelet(socket: Path) -> bytes:
     return response
 
 
+@contextmanager
+def reached(connection: sockets.socket) -> Iterator[Path]:
+    """A path by which gRPC reaches what ``connection`` is connected to, once: it takes no descriptor."""
+    with TemporaryDirectory(prefix="tidegauge-") as folder, sockets.socket(sockets.AF_UNIX) as listener:
+        path = Path(folder) / "kubelet"
+        listener.bind(str(path))
+        listener.listen(1)
+        relay = threading.Thread(target=_relay, args=(listener, connection), daemon=True)
+        relay.start()
+        try:
+            yield path
+        finally:
+            _end(listener, connection)
+            relay.join()
+
+
+def _relay(listener: sockets.socket, connection: sockets.socket) -> None:
+    try:
+        client, _ = listener.accept()
+    except OSError:  # nobody came
+        return
+    with client:
+        answers = threading.Thread(target=_copy, args=(connection, client), daemon=True)
+        answers.start()
+        _copy(client, connection)
+        answers.join()
+
+
+def _copy(source: sockets.socket, sink: sockets.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+    _end(source, sink)
+
+
+def _end(*connections: sockets.socket) -> None:
+    for one in connections:
+        with suppress(OSError):
+            one.shutdown(sockets.SHUT_RDWR)
+
+
 class PodResources:
     """The ``HolderSource`` of a node with a kubelet. Thread-safe; ``start`` begins the thread that asks.
 
-    ``ask`` returns the kubelet's answer or raises ``KubeletError``.
+    ``ask`` returns the kubelet's answer or raises ``KubeletError``. While none has answered, a ``NoKubeletError`` is
+    no failure: most nodes have none.
     """
 
     def __init__(self, ask: Callable[[], bytes], *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
@@ -85,6 +152,7 @@ class PodResources:
         self._monotonic_s = monotonic_s
         self._holders: Mapping[DeviceUuid, frozenset[HeldBy]] = {}
         self._health: SourceHealth | None = None
+        self._has_answered = False
         self._closing = threading.Event()
 
     def holders_of(self, uuids: Collection[DeviceUuid]) -> frozenset[HeldBy]:
@@ -110,11 +178,14 @@ class PodResources:
             self._holders = holders_by_device(self._ask())
         except Exception as error:
             success = False
+            if isinstance(error, NoKubeletError) and not self._has_answered:
+                self._health = None
+                return
             if not failed:
                 slip = not isinstance(error, (KubeletError, ValueError))
                 _log.warning("the kubelet does not report which pods have which GPUs: %s", error, exc_info=slip)
         else:
-            success = True
+            success = self._has_answered = True
             if failed:
                 _log.info("the kubelet reports again which pods have which GPUs")
         self._health = SourceHealth(success, self._monotonic_s() - began_s)
@@ -125,19 +196,11 @@ class PodResources:
             self._closing.wait(REFRESH_S)
 
 
-def open_pod_resources(settings: Settings) -> HolderSource:
-    """The kubelet of this node, asked from now on; ``NoHolders`` where there is none, or Kubernetes is switched off."""
-    socket = settings.kubernetes_pod_resources
-    if settings.kubernetes == "off" or not socket.parent.is_dir():
+def open_pod_resources(settings: Settings, opener: Opener) -> HolderSource:
+    """The kubelet of this node, if there is one, asked from now on; ``NoHolders`` if Kubernetes is switched off."""
+    if settings.kubernetes == "off":
         return NoHolders()
-    if find_spec("grpc") is None:
-        _log.warning(
-            "kubelet found at %s, but grpcio is missing: pip install 'tidegauge[kubernetes]'. Without it, "
-            "ranks have no pod names while the head is unreachable",
-            socket,
-        )
-        return NoHolders()
-    resources = PodResources(lambda: ask_kubelet(socket))
+    resources = PodResources(lambda: ask_kubelet(opener, settings.kubernetes_pod_resources))
     resources.start()
     return resources
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tidegauge.agent.opening.namespaces import owner_of_user_namespace
 from tidegauge.agent.opening.safe_files import (
     DIRECTORY,
+    NAME_ONLY,
     Signature,
     UnsafeFileError,
     closing_fd,
@@ -63,14 +64,7 @@ class LocalFolder(NamedTuple):
                 raise UnsafeFileError("socket", f"{name} is not a socket of uid {uid} in a folder of theirs")
             if status.st_nlink != 1:  # the other name may be another service's
                 raise UnsafeFileError("hard_link", f"{name} has {status.st_nlink} hard links")
-            connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM | sockets.SOCK_CLOEXEC)
-            try:
-                connection.setblocking(False)
-                connection.connect(f"/proc/self/fd/{found}")
-            except BaseException:
-                connection.close()
-                raise
-            return connection
+            return connected(found)
 
     def delete(self, name: str, signature: Signature, *, socket: str, files: Collection[str]) -> None:
         with suppress(FileNotFoundError, UnsafeFileError):
@@ -91,6 +85,19 @@ class LocalFolder(NamedTuple):
         is_such = stat.S_ISSOCK if is_socket else stat.S_ISREG
         if is_such(found.mode) and found.uid == self.uid:
             os.unlink(name, dir_fd=self.fd)
+
+
+def connected(name: int) -> sockets.socket:
+    """A connection, which does not block, to the socket of which ``name`` is a descriptor (O_PATH). Raises ``OSError``,
+    ``BlockingIOError`` when too many wait there."""
+    connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM | sockets.SOCK_CLOEXEC)
+    try:
+        connection.setblocking(False)
+        connection.connect(f"/proc/self/fd/{name}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def open_folder(run_dir: int, uid: int, *, is_owners: bool) -> LocalFolder:
@@ -198,6 +205,13 @@ class LocalOpener(NamedTuple):
     def smaps_rollup(self, pid: int) -> str:
         with opened(f"{self.proc}/{pid}/smaps_rollup", os.O_RDONLY | os.O_CLOEXEC) as fd:
             return os.read(fd, MAX_SMAPS_BYTES).decode(errors="replace")
+
+    def kubelet(self, path: Path) -> sockets.socket:
+        with opened(str(path), NAME_ONLY) as found:
+            status = os.fstat(found)
+            if not stat.S_ISSOCK(status.st_mode) or status.st_uid not in (0, os.geteuid()):
+                raise UnsafeFileError("socket", f"{path} is not a socket of root's")
+            return connected(found)
 
     @property
     def settings_owner(self) -> int:

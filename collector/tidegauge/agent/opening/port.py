@@ -109,6 +109,11 @@ class Opener(Protocol):
     def smaps_rollup(self, pid: int) -> str:
         """``/proc/PID/smaps_rollup``. Raises ``OSError``."""
 
+    def kubelet(self, path: Path) -> socket.socket:
+        """A connection to the kubelet's pod-resources socket, which the caller closes: at ``path``, or where an opener
+        in a process of its own was told that it is. Raises ``FileNotFoundError`` where there is none,
+        ``UnsafeFileError`` for what is no socket of root's or of this process's user, and other ``OSError``."""
+
     @property
     def settings_owner(self) -> int:
         """Whose the files of ``write_settings`` are: a uid."""

@@ -256,13 +256,14 @@ class RemoteOpener:
         return reply.value - 1 if reply.value else None
 
     def smaps_rollup(self, pid: int) -> str:
-        _, descriptor = self._once(OpenerRequest(Kind.SMAPS_ROLLUP, pid=pid))
-        if descriptor is None:
-            raise OpenerAwayError("it sent no descriptor")
+        descriptor = self._descriptor(OpenerRequest(Kind.SMAPS_ROLLUP, pid=pid))
         try:
             return os.read(descriptor, MAX_SMAPS_BYTES).decode(errors="replace")
         finally:
             os.close(descriptor)
+
+    def kubelet(self, path: Path) -> sockets.socket:  # noqa: ARG002 - the opener has its own
+        return sockets.socket(fileno=self._descriptor(OpenerRequest(Kind.KUBELET)))
 
     @property
     def settings_owner(self) -> int:
@@ -319,6 +320,12 @@ class RemoteOpener:
         connection, reply, descriptor = self._asked(request)
         self._keep(connection)
         return reply, descriptor
+
+    def _descriptor(self, request: OpenerRequest) -> int:
+        _, descriptor = self._once(request)
+        if descriptor is None:
+            raise OpenerAwayError("it sent no descriptor")
+        return descriptor
 
     def _begun(self, request: OpenerRequest) -> OpenerConnection:
         """A connection that has been answered ``request``, and is the caller's."""

@@ -70,6 +70,8 @@ class Kind(IntEnum):
     LIST = 17
     """Names in the folder that is held, at most ``NAMES_EACH``, NUL between them; ``is_inside``: the next ones. None:
     it has no more."""
+    KUBELET = 18
+    """A connection to the kubelet's pod-resources socket, whose path is the opener's own."""
 
 
 class OpenerRequest(NamedTuple):

@@ -18,6 +18,7 @@ from tidegauge.cli.service_api import API_TOKEN, NO_URL
 from tidegauge.cluster.ray_service.ray_release import installed_release, why_too_old
 from tidegauge.files import replace_file
 from tidegauge.http.access import split_scheme
+from tidegauge.secrets import others_may
 
 if TYPE_CHECKING:
     from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, StateFiles
@@ -217,11 +218,11 @@ def _resolved(join: str) -> str:
 
 def _read_token(path: Path) -> str:
     try:
-        mode = path.stat().st_mode
+        status = path.stat()
         token = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"cannot read the token file: {error}") from error
-    if mode & 0o077:
+    if others_may(status, os.geteuid()):
         raise CommandError(
             f"{path} is readable by others, and the token gives control of the cluster: chmod 600 {path}"
         )

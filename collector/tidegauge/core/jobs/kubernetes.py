@@ -14,6 +14,9 @@ from typing import NamedTuple, Optional
 SCHEDULER = "kubernetes"
 """As the probe and ``tidegauge_job_info`` call it."""
 
+KUBELET_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
+"""Where a kubelet tells which container has which devices."""
+
 PREFIX = "tidegauge.dev/"
 
 # What owners write on a workload (or on its pod template; PROFILE also on a namespace, for all pods that say nothing).
