@@ -32,7 +32,7 @@ TARGET_PRIVATE_MIB = 150.0
 SETTLE_S = 10.0
 """After the start: imports, first polls, Ray's own start-up work."""
 WRITER = Path(__file__).parent / "agent_cost.py"
-NODE_PROCESSES = ("supervisor", "raylet", "DashboardAgent", "RuntimeEnvAgent", "AgentActor")
+NODE_PROCESSES = ("supervisor", "raylet", "RuntimeEnvAgent", "AgentActor")
 """What runs on every node; the others run on the head alone."""
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import shlex
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,14 @@ import pytest
 
 from tidegauge.cluster.ray_service import start_node
 from tidegauge.cluster.ray_service.ray_release import installed_release, why_too_old
-from tidegauge.cluster.ray_service.start_node import MAX_START_S, patient, with_port_files
+from tidegauge.cluster.ray_service.start_node import (
+    DASHBOARD_AGENT,
+    MAX_START_S,
+    UNTIL_THE_RAYLET_ENDS,
+    patient,
+    with_port_files,
+    without_dashboard_agent,
+)
 
 
 class Clock:
@@ -55,14 +64,30 @@ def test_ports_of_agents_are_in_their_files_before_the_raylet_starts() -> None:
     done: list[object] = []
 
     def start_raylet(
-        node_id: str, session_dir: str, metrics_agent_port: int = 0, dashboard_agent_listen_port: int | None = None
+        node_id: str, session_dir: str, metrics_agent_port: int = 0, runtime_env_agent_port: int | None = None
     ) -> str:
-        done.append((node_id, session_dir, metrics_agent_port, dashboard_agent_listen_port))
+        done.append((node_id, session_dir, metrics_agent_port, runtime_env_agent_port))
         return "started"
 
     start = with_port_files(start_raylet, lambda *file: done.append(file))
-    assert start("abc", session_dir="/s", dashboard_agent_listen_port=6404) == "started"
-    assert done == [("/s", "abc", "dashboard_agent_listen_port", 6404), ("abc", "/s", 0, 6404)]
+    assert start("abc", session_dir="/s", runtime_env_agent_port=6402) == "started"
+    nobody_serves = [("/s", "abc", name, -1) for name in start_node.DASHBOARD_PORTS]
+    assert done == [*nobody_serves, ("/s", "abc", "runtime_env_agent_port", 6402), ("abc", "/s", 0, 6402)]
+
+
+def test_a_raylet_is_started_with_a_process_instead_of_the_dashboard_agent_that_ends_with_it() -> None:
+    asked: list[object] = []
+    start = without_dashboard_agent(lambda *given, **more: asked.append((given, more)))
+    start(["raylet", "--node_id=abc", f"{DASHBOARD_AGENT}python agent.py"], "raylet", fate_share=False)
+    assert asked == [
+        ((["raylet", "--node_id=abc", DASHBOARD_AGENT + UNTIL_THE_RAYLET_ENDS], "raylet"), {"fate_share": False})
+    ]
+    command = [*shlex.split(UNTIL_THE_RAYLET_ENDS), "--disable-metrics-collection"]  # which Ray appends
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        assert process.poll() is None
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize("release", ["2.57.0", "2.60.0", "2.100.1", "3.0.0", "2.58.0rc1", "2.57"])
@@ -97,6 +122,9 @@ def test_the_installed_ray_has_what_is_replaced_in_it() -> None:
 
     assert why_too_old(installed_release()) is None
     assert callable(services.get_node)
+    raylet = inspect.getsource(services.start_raylet)
+    assert f'"{DASHBOARD_AGENT}{{}}"' in raylet
+    assert "process_info = start_ray_process(\n        command," in raylet
     named = {"session_dir", "node_id", *start_node.AGENT_PORTS}
     assert named <= set(inspect.signature(services.start_raylet).parameters)
     names = {value for name, value in vars(_raylet).items() if name.endswith("_PORT_NAME")}

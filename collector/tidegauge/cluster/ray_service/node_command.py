@@ -56,7 +56,7 @@ SURVIVE = {
     "RAY_memory_monitor_refresh_ms": "0",
     # A raylet waits this long for its tasks before it ends; ours never end by themselves.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-    # A raylet ends if its agents, two Python processes that import Ray, have not said a word by then (Ray's own: 30 s).
+    # A raylet ends if its agent, a Python process that imports Ray, has not said a word by then (Ray's own: 30 s).
     # Where the processors are taken by others that is too short.
     "RAY_agent_register_timeout_ms": "240000",
     # How long nodes wait for a head that is away before they give up.
@@ -112,9 +112,6 @@ PORT_OPTIONS = (
     "--node-manager-port",
     "--object-manager-port",
     "--runtime-env-agent-port",
-    "--dashboard-agent-grpc-port",
-    "--dashboard-agent-listen-port",
-    "--metrics-export-port",
 )
 """Of ``ray start``, each with one port; the rest of the range is for actors, and for commands that connect."""
 
@@ -160,8 +157,8 @@ def start_command(spec: NodeSpec, *, python: str = sys.executable) -> list[str]:
         "--num-cpus=0", "--num-gpus=0", f"--object-store-memory={OBJECT_STORE_BYTES}",
         "--include-log-monitor=false", "--disable-usage-stats", f"--temp-dir={spec.engine_dir}",
     ]  # fmt: skip
-    # Each by number, also where any free one will do: a raylet that has to hear its agents' ports dies if they have not
-    # said them within 15 s, and on a busy machine two Python processes need longer to import Ray.
+    # Each by number, also where any free one will do: a raylet that has to hear its agent's port dies if it has not
+    # said it within 15 s, and on a busy machine a Python process needs longer to import Ray.
     ports = node_ports(spec.settings)
     command += [f"{option}={port}" for option, port in zip(PORT_OPTIONS, ports or free_ports(len(PORT_OPTIONS)))]
     if ports is not None:
