@@ -35,6 +35,7 @@ def test_chaos_scenario_loses_nothing_and_disturbs_no_job(
     # The machine itself may stand still for seconds here: only what stays away is a broken promise.
     monkeypatch.setattr("chaos.promises.MAX_GAP_S", 30.0)
     monkeypatch.setattr("chaos.ledger.STALE_WITHIN_S", 30.0)
+    monkeypatch.setattr("chaos.ledger.MAX_UNSEEN_S", 30.0)
     monkeypatch.setattr("chaos.play.LONGER_S", 300.0)
     row = play(site, scenario, lambda _: None)
     assert row.seconds is not None, row.failure
