@@ -99,7 +99,8 @@ def busy_processes(count: int) -> Iterator[None]:
 
 def _play_one(site: ChaosSite, scenario: Scenario) -> Row:
     row = play(site, scenario, _say)
-    _say(f"{scenario.name}: {'passed' if row.passed else 'FAILED'}, full service after {row.cells()[1 + len(PROMISES)]}")
+    whole = row.cells()[1 + len(PROMISES)]
+    _say(f"{scenario.name}: {'passed' if row.passed else 'FAILED'}, full service after {whole}, load {row.load:.0f}")
     for line in row.troubles():
         _say(f"  {line[:1500]}")
     return row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,26 +14,33 @@ from chaos.nodes import Node
 from chaos.scenario import AWAY_S, BOUND_S, HEAD_BOUND_S, Scenario
 from chaos.scenarios_freeze import stopped
 from chaos.scenarios_network import link_is_up
-from chaos.site import GPU_BYTES, ChaosSite
+from chaos.site import ChaosSite
+from integration.security.users import ADA
 
-DOOMED = "doomed"
-STEP_BYTES = GPU_BYTES // 8
-WAITS_WITHIN_S = 180.0
+JOB = "steady1"
+WAITS_WITHIN_S = 120.0
 KNOWN_WITHIN_S = 60.0
-KEPT_FILES = {"taken.json", "clock.json"}
-"""In the evidence's folder, beside the pieces that wait."""
+BOOKS = {"taken.json", "clock.json", "begun.json"}
+"""In the folder of evidence, beside the pieces that wait."""
+LEAVE_WINDOW = """
+import sys
+from pathlib import Path
+from rank_windows import leave_window
+from tidegauge.core.ids import ProcessId
+leave_window(Path(sys.argv[1]), ProcessId(int(sys.argv[2]), int(sys.argv[3])))
+"""
 
 
 def away(gone: Callable[[ChaosSite, Watch], Any]) -> Callable[[ChaosSite, Watch], None]:
-    """``gone`` is a context. Meanwhile a job beside the leak runs out of memory: its node's agent collects the
-    evidence, which waits on disk. The job ends of it."""
+    """``gone`` is a context. Meanwhile a rank beside the leak leaves the files of a window: its node's agent collects
+    the evidence, which waits on disk."""
 
     def run(site: ChaosSite, watch: Watch) -> None:
         node = site.nodes[1]
         until_s = time.monotonic() + AWAY_S
         with gone(site, watch):
             before = _waiting(node)
-            watch.dead(site.start_job(DOOMED, node, requeue=False, leak_bytes=STEP_BYTES).name)
+            _leave_window(site, node)
             site.eventually(
                 lambda: _waiting(node) - before, "evidence that was collected meanwhile waits",
                 within_s=WAITS_WITHIN_S,
@@ -68,26 +76,32 @@ def stops(number: int, role: str) -> Callable[[ChaosSite, Watch], Any]:
 
 
 def told_of_meanwhile(site: ChaosSite, _watch: Watch) -> None:
-    """An incident about what happened meanwhile is with the head, and the evidence with it."""
-    site.eventually(
-        lambda: any(one["reports"] or one["snapshots"] for one in site.incidents(DOOMED)),
-        "the head has an incident of that time, and its evidence", within_s=KNOWN_WITHIN_S,
-    )  # fmt: skip
+    """The head has the evidence of that time."""
+
+    def known() -> bool:
+        (job,) = [one for one in site.api("/api/v1/jobs")["jobs"] if one["job_name"] == JOB]
+        asked = f"job_id={job['job_id']}&attempt={job['attempt']}&uid={ADA}"
+        return bool(site.api(f"/api/v1/evidence?{asked}")["evidence"])
+
+    site.eventually(known, "the head has the evidence of that time", within_s=KNOWN_WITHIN_S)
 
 
-def over(site: ChaosSite) -> None:
-    link_is_up(site)
-    if DOOMED in site.jobs:
-        site.jobs.pop(DOOMED).stop()
+def _leave_window(site: ChaosSite, node: Node) -> None:
+    """Of the healthy job's rank 0, in its user's name, as the probe does."""
+    folder, pid = node.run_dir / str(ADA), site.jobs[JOB].rank_pids()[0]
+    (ring,) = folder.glob(f"{pid}-*.ring")
+    user = ["setpriv", "--reuid=ada", "--regid=ada", "--clear-groups"]
+    done = node.run_in([*user, sys.executable, "-c", LEAVE_WINDOW, folder, *ring.stem.split("-")])
+    assert done.returncode == 0, done.stderr
 
 
 def _waiting(node: Node) -> set[str]:
-    return {path.name for path in inside(node, node.state_dir / "evidence").glob("*.json")} - KEPT_FILES
+    return {path.name for path in inside(node, node.state_dir / "evidence").glob("*.json")} - BOOKS
 
 
 def _away(name: str, what: str, gone: Callable[[ChaosSite, Watch], Any], bound_s: float) -> Scenario:
     return Scenario(f"{name}-away", f"{what} for {AWAY_S / 60:.0f} minutes", away(gone), bound_s,
-                    after=told_of_meanwhile, cleanup=over, is_long=True)  # fmt: skip
+                    after=told_of_meanwhile, cleanup=link_is_up, is_long=True)  # fmt: skip
 
 
 SCENARIOS = (

@@ -44,5 +44,8 @@ class NodeScrapes:
         url = f"http://{self.node.address}:{METRICS_PORT}/metrics"
         while not self._stop.wait(EVERY_S):
             with suppress(OSError), urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
-                values = {name: float(value) for name, value in WATCHED.findall(answer.read().decode())}
-                self.pages.append(Page(time.monotonic(), values))
+                self.pages.append(read_page(answer.read().decode(), time.monotonic()))
+
+
+def read_page(text: str, at_s: float) -> Page:
+    return Page(at_s, {name: float(value) for name, value in WATCHED.findall(text)})

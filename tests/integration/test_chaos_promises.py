@@ -24,6 +24,7 @@ from chaos.promises import (
     twice,
     unseen,
 )
+from chaos.scrapes import read_page
 from chaos.table import Row, as_table
 
 JOB = JobRecord("leaky", running=True, starts=1, pids={0: 7, 1: 8}, saved_for=(), messages=1)
@@ -157,6 +158,15 @@ OTHERS = 'tidegauge_rank_steps_total{job_id="8",rank="0"}'
 def pages(*times_s: float, **more: float) -> list[Page]:
     """Pages at these times, with a rank whose steps are ten times the time, and its leak."""
     return [Page(at_s, {STEPS: 10 * at_s, LEAK: 2.0, **more}) for at_s in times_s]
+
+
+def test_a_page_is_read_for_counters_of_ranks_and_verdicts() -> None:
+    text = (
+        f"# TYPE tidegauge_rank_steps_total counter\n{STEPS} 700.0\n{LEAK} 2.0\ntidegauge_records_lost_total 1.2e+06\n"
+    )
+    text += 'tidegauge_rank_allocated_bytes{job_id="7",rank="0"} 5.0\n'
+    page = read_page(text, 3.0)
+    assert page == Page(3.0, {STEPS: 700.0, LEAK: 2.0, "tidegauge_records_lost_total": 1.2e6})
 
 
 def test_chaos_promises_hold_if_every_scrape_has_the_rank() -> None:

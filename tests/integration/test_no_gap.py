@@ -320,6 +320,10 @@ def test_node_without_engine_and_head_goes_on_until_both_are_back(
         return now is not None and now.kind is AgentKind.STAND_IN
 
     eventually(stands_in, "an agent beside the engine is at work")
+    now = holder(node)
+    assert now is not None
+    priorities = [os.getpriority(os.PRIO_PROCESS, one.pid) for one in (now.process, node.record.supervisor)]
+    assert priorities[0] == priorities[1], "the engine's start would take the processors from it"
     steps = scraper.good_since(time.monotonic())[-1].values["tidegauge_rank_steps_total"]
     eventually(
         lambda: scraper.scrapes[-1].values.get("tidegauge_rank_steps_total", 0) > steps + 100, "it goes on reading"
