@@ -150,7 +150,7 @@ class Watch:
             KEPT: lost(self._shown, now) + interrupted(self._open, now, going_on) + self._damaged(),
             ONCE: [line for record in records.values() for line in twice(record, now)],
             FRESH: self._stale(),
-            UNBROKEN: self._unseen(ended_s, [name for name in self._before if name not in going_on]) + self._moved(),
+            UNBROKEN: self._unseen(ended_s, going_on) + self._moved(),
         }
 
     def _settled(self) -> tuple[Account, dict[str, JobRecord]]:
@@ -222,15 +222,18 @@ class Watch:
                 said.append(f"Prometheus showed {job} rank {rank} with a sample {oldest_s:.1f} s old")
         return said
 
-    def _unseen(self, ended_s: float, ended: Collection[str]) -> list[str]:
+    def _unseen(self, ended_s: float, going_on: Collection[str]) -> list[str]:
         said = []
-        ids = {one for one in self._ids if self._name_of(one) in ended}
+        ours = {one: self._name_of(one) for one in self._ids}
+        jobs = {one for one, name in ours.items() if name in self._site.jobs}
         for scrapes in self._scrapes:
             name = scrapes.node.name
-            said += [f"{name}: {line}" for line in broken_series(scrapes.pages, self._asked_s)]
+            said += [f"{name}: {line}" for line in broken_series(scrapes.pages, self._asked_s, jobs=jobs)]
             if name in self._away:
                 continue
-            gap_s = unseen(scrapes.pages, self._asked_s, ended_s, ended_jobs=ids)
+            gap_s = unseen(
+                scrapes.pages, self._asked_s, ended_s, jobs={one for one in jobs if ours[one] in going_on}
+            )  # fmt: skip
             self.unseen_s = max(self.unseen_s, gap_s)
             if gap_s > MAX_UNSEEN_S:
                 said.append(f"{name}: a scrape would have missed a rank for {gap_s:.1f} s")

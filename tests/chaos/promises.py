@@ -127,12 +127,12 @@ def interrupted(open_before: Iterable[int], now: Account, going_on: Collection[s
     return said + [f"more than one incident is open about {key}" for key in sorted(set(keys)) if keys.count(key) > 1]
 
 
-def unseen(pages: Sequence[Page], began_s: float, ended_s: float, *, ended_jobs: Collection[str]) -> float:
-    """The longest time for which a scrape would have missed a rank that was there when the trouble began, but for those
-    of ``ended_jobs`` (by job id); with none such, any rank."""
+def unseen(pages: Sequence[Page], began_s: float, ended_s: float, *, jobs: Collection[str]) -> float:
+    """The longest time for which a scrape would have missed a rank of ``jobs`` (by job id) that was there when the
+    trouble began; with none such, any rank."""
     since = _since(pages, began_s)
     ranks = {name for name in since[0].series if name.startswith("tidegauge_rank_steps_total{")} if since else set()
-    ranks = {name for name in ranks if not any(f'job_id="{job}"' in name for job in ended_jobs)}
+    ranks = {name for name in ranks if _is_of(name, jobs)}
     seen = [[page.at_s for page in since if name in page.series] for name in ranks]
     seen = seen or [[page.at_s for page in since if any("_rank_" in name for name in page.series)]]
     return max(
@@ -140,12 +140,15 @@ def unseen(pages: Sequence[Page], began_s: float, ended_s: float, *, ended_jobs:
     )
 
 
-def broken_series(pages: Sequence[Page], began_s: float) -> list[str]:
-    """Counters that fell, and leaks that were one no longer, since the last page before the trouble."""
+def broken_series(pages: Sequence[Page], began_s: float, *, jobs: Collection[str]) -> list[str]:
+    """Counters that fell, and leaks that were one no longer, since the last page before the trouble: of the agent itself,
+    and of ``jobs`` (by job id)."""
     said: dict[str, None] = {}
     last: dict[str, float] = {}
     for page in _since(pages, began_s):
         for name, value in page.series.items():
+            if "_rank_" in name and not _is_of(name, jobs):
+                continue
             before = last.get(name, value)
             if name.startswith("tidegauge_rank_leak_state"):
                 if before == LEAKS != value:
@@ -167,6 +170,10 @@ def moved_onset(before: int | None, now: int | None, step: int) -> list[str]:
 def _since(pages: Sequence[Page], began_s: float) -> Sequence[Page]:
     first = max((at for at, page in enumerate(pages) if page.at_s <= began_s), default=0)
     return pages[first:]
+
+
+def _is_of(series: str, jobs: Collection[str]) -> bool:
+    return any(f'job_id="{job}"' in series for job in jobs)
 
 
 def _longest(times: Sequence[float]) -> float:

@@ -171,8 +171,8 @@ def test_a_page_is_read_for_counters_of_ranks_and_verdicts() -> None:
 
 def test_chaos_promises_hold_if_every_scrape_has_the_rank() -> None:
     seen = pages(*(0.5 * at for at in range(60)))
-    assert unseen(seen, 5.0, 29.5, ended_jobs=()) == 0.5
-    assert broken_series(seen, 5.0) == []
+    assert unseen(seen, 5.0, 29.5, jobs={"7"}) == 0.5
+    assert broken_series(seen, 5.0, jobs={"7"}) == []
     assert moved_onset(100, 110, 400) == []
 
 
@@ -187,14 +187,15 @@ def test_chaos_promises_hold_if_every_scrape_has_the_rank() -> None:
     ],
 )
 def test_chaos_promise_measures_how_long_a_rank_was_missing_in_metrics(seen: list[Page], gap_s: float) -> None:
-    assert unseen(seen, 5.0, 20.0, ended_jobs=()) == gap_s
+    assert unseen(seen, 5.0, 20.0, jobs={"7"}) == gap_s
 
 
 def test_a_rank_that_was_ended_on_purpose_leaves_no_gap_and_its_page_does() -> None:
     seen = [Page(4.0, {STEPS: 1.0, OTHERS: 1.0}), *(Page(at, {OTHERS: at}) for at in (6.0, 8.0, 10.0))]
-    assert unseen(seen, 5.0, 10.0, ended_jobs=()) == 5.0
-    assert unseen(seen, 5.0, 10.0, ended_jobs={"7"}) == 2.0
-    assert unseen(seen[:1], 5.0, 10.0, ended_jobs={"7", "8"}) == 5.0
+    assert unseen(seen, 5.0, 10.0, jobs={"7", "8"}) == 5.0
+    assert unseen(seen, 5.0, 10.0, jobs={"8"}) == 2.0
+    assert unseen(seen, 5.0, 10.0, jobs=()) == 2.0
+    assert unseen(seen[:1], 5.0, 10.0, jobs=()) == 5.0
 
 
 @pytest.mark.parametrize(
@@ -207,14 +208,17 @@ def test_a_rank_that_was_ended_on_purpose_leaves_no_gap_and_its_page_does() -> N
 )
 def test_chaos_promise_names_a_counter_that_fell_and_a_leak_that_is_none(changed: dict[str, float], word: str) -> None:
     seen = [*pages(4.0, 6.0), Page(7.0, {STEPS: 70.0, LEAK: 2.0, **changed}), *pages(8.0)]
-    (said,) = broken_series(seen, 5.0)
+    (said,) = broken_series(seen, 5.0, jobs={"7"})
     assert word in said
 
 
 def test_a_series_that_was_away_is_compared_with_what_it_was_before() -> None:
-    (said,) = broken_series([*pages(4.0, 6.0), Page(7.0, {}), Page(8.0, {STEPS: 1.0, LEAK: 2.0})], 5.0)
+    (said,) = broken_series([*pages(4.0, 6.0), Page(7.0, {}), Page(8.0, {STEPS: 1.0, LEAK: 2.0})], 5.0, jobs={"7"})
     assert "fell from 60 to 1" in said
-    assert broken_series([Page(3.0, {LEAK: 2.0}), Page(4.0, {LEAK: 1.0}), Page(6.0, {LEAK: 2.0})], 5.0) == []
+    assert (
+        broken_series([Page(3.0, {LEAK: 2.0}), Page(4.0, {LEAK: 1.0}), Page(6.0, {LEAK: 2.0})], 5.0, jobs={"7"}) == []
+    )
+    assert broken_series([Page(4.0, {OTHERS: 2.0}), Page(6.0, {OTHERS: 1.0})], 5.0, jobs={"7"}) == []
 
 
 def test_an_onset_that_was_found_anew_or_is_gone_is_named() -> None:
