@@ -141,8 +141,8 @@ def unseen(pages: Sequence[Page], began_s: float, ended_s: float, *, jobs: Colle
 
 
 def broken_series(pages: Sequence[Page], began_s: float, *, jobs: Collection[str]) -> list[str]:
-    """Counters that fell, and leaks that were one no longer, since the last page before the trouble: of the agent itself,
-    and of ``jobs`` (by job id)."""
+    """Counters that fell, and leaks that were one no longer, since the last page before the trouble: of the agent, and
+    of ``jobs`` (by job id)."""
     said: dict[str, None] = {}
     last: dict[str, float] = {}
     for page in _since(pages, began_s):
