@@ -33,13 +33,13 @@ _FIRST_PROCESS = """
 set -e
 hostname "$0"; etc=$2; closed=$3
 mount -t tmpfs -o mode=1777,size="$1" tmpfs /dev/shm
-for file in hosts passwd group; do mount --bind "$etc/$file" "/etc/$file"; done
+mount --bind "$etc" /etc
 shift 3
 if [ -n "$closed" ]; then
     # An interpreter that lies where only root may look (pyenv's below /root) is for every user here.
-    for install in "$@"; do mkdir -p "$etc$install"; mount --bind "$install" "$etc$install"; done
+    for install in "$@"; do mkdir -p "$etc.installs$install"; mount --bind "$install" "$etc.installs$install"; done
     mount -t tmpfs -o mode=755 tmpfs "$closed"
-    for install in "$@"; do mkdir -p "$install"; mount --bind "$etc$install" "$install"; done
+    for install in "$@"; do mkdir -p "$install"; mount --bind "$etc.installs$install" "$install"; done
 fi
 ip link set lo up
 trap "" CHLD
@@ -69,9 +69,10 @@ def need_namespaces() -> None:
 
 
 def write_etc(folder: Path, numbers: Mapping[str, int], users: Mapping[str, int]) -> None:
-    """What hosts have as /etc: ``hosts`` knows them by the numbers of their addresses, so that nobody else answers for
+    """What hosts have as /etc, a copy of the machine's: whatever is installed here meanwhile replaces files, and a mount
+    upon one goes with it. ``hosts`` knows them by the numbers of their addresses, so that nobody else answers for
     names; these users, each with a group of the same name and number, are the only ones besides the machine's own."""
-    folder.mkdir()
+    shutil.copytree("/etc", folder, symlinks=True)
     lines = ["127.0.0.1 localhost", *(f"{SUBNET}.{number} {name}" for name, number in numbers.items())]
     (folder / "hosts").write_text("\n".join(lines) + "\n")
     for name, more in (("passwd", "x:{0}:{0}::/nonexistent:/usr/sbin/nologin"), ("group", "x:{0}:")):
