@@ -69,7 +69,7 @@ def need_namespaces() -> None:
 
 
 def write_etc(folder: Path, numbers: Mapping[str, int], users: Mapping[str, int]) -> None:
-    """What hosts have as /etc, a copy of the machine's: whatever is installed here meanwhile replaces files, and a mount
+    """What hosts have as /etc, a copy of the machine's: what is installed meanwhile replaces files, and a mount
     upon one goes with it. ``hosts`` knows them by the numbers of their addresses, so that nobody else answers for
     names; these users, each with a group of the same name and number, are the only ones besides the machine's own."""
     shutil.copytree("/etc", folder, symlinks=True)
