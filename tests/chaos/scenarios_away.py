@@ -20,8 +20,6 @@ from integration.security.users import ADA
 JOB = "steady1"
 WAITS_WITHIN_S = 120.0
 KNOWN_WITHIN_S = 60.0
-BOOKS = {"taken.json", "clock.json", "begun.json"}
-"""In the folder of evidence, beside the pieces that wait."""
 LEAVE_WINDOW = """
 import sys
 from pathlib import Path
@@ -96,7 +94,7 @@ def _leave_window(site: ChaosSite, node: Node) -> None:
 
 
 def _waiting(node: Node) -> set[str]:
-    return {path.name for path in inside(node, node.state_dir / "evidence").glob("*.json")} - BOOKS
+    return {path.name for path in inside(node, node.state_dir / "evidence").glob("*.evidence")}
 
 
 def _away(name: str, what: str, gone: Callable[[ChaosSite, Watch], Any], bound_s: float) -> Scenario:

@@ -329,8 +329,7 @@ def test_node_without_engine_and_head_goes_on_until_both_are_back(
         lambda: scraper.scrapes[-1].values.get("tidegauge_rank_steps_total", 0) > steps + 100, "it goes on reading"
     )
     leave_window(rank.folder, rank.process)
-    waits = node.files.root / "evidence"
-    eventually(lambda: set(waits.glob("*.json")) - {waits / "taken.json", waits / "clock.json"}, "evidence waits")
+    eventually(lambda: list((node.files.root / "evidence").glob("*.evidence")), "evidence waits for the head")
     head.up("--node-address", HEAD_ADDRESS)
     back_s = time.monotonic()
     eventually(linked_again(head, node, but=None), "the node is linked again", within_s=LINKED_AT_ALL_WITHIN_S)
