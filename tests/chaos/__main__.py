@@ -20,7 +20,6 @@ from pathlib import Path
 import chaos
 from chaos.network import NoNamespacesError
 from chaos.play import play
-from chaos.promises import PROMISES
 from chaos.scenario import Scenario
 from chaos.site import ChaosSite, NoRigError, chaos_site
 from chaos.table import Row, as_json, as_table, machine
@@ -99,8 +98,7 @@ def busy_processes(count: int) -> Iterator[None]:
 
 def _play_one(site: ChaosSite, scenario: Scenario) -> Row:
     row = play(site, scenario, _say)
-    whole = row.cells()[1 + len(PROMISES)]
-    _say(f"{scenario.name}: {'passed' if row.passed else 'FAILED'}, full service after {whole}, load {row.load:.0f}")
+    _say(f"{scenario.name}: {'passed' if row.passed else 'FAILED'}: {'; '.join(row.measures())}")
     for line in row.troubles():
         _say(f"  {line[:1500]}")
     return row

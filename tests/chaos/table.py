@@ -13,7 +13,8 @@ from typing import Any
 
 from chaos.promises import PROMISES
 
-HEADINGS = ("scenario", *PROMISES, "whole after", "bound", "longest step", "oldest sample", "/metrics gap", "load")
+MEASURES = ("whole after", "bound", "longest step", "oldest sample", "/metrics gap", "load")
+HEADINGS = ("scenario", *PROMISES, *MEASURES)
 
 
 @dataclass
@@ -46,6 +47,11 @@ class Row:
         whole = "never" if self.seconds is None else f"{self.seconds:.1f} s"
         gaps = [f"{self.longest_gap_s:.2f} s", f"{self.stalest_s:.1f} s", f"{self.unseen_s:.1f} s", f"{self.load:.0f}"]
         return [self.name, *kept, whole, f"{self.bound_s:.0f} s", *gaps]
+
+    def measures(self) -> list[str]:
+        """What was measured, each by its name."""
+        cells = self.cells()[-len(MEASURES) :]
+        return [f"{name} {cell}" for name, cell in zip(MEASURES, cells, strict=True)]
 
     def troubles(self) -> list[str]:
         found = [f"{self.name}: {promise}: {line}" for promise, lines in self.broken.items() for line in lines]

@@ -243,3 +243,9 @@ def test_the_table_says_which_promise_was_broken() -> None:
     row = Row("agent", 30.0, seconds=3.0, broken={promise: [] for promise in PROMISES} | {PROMISES[1]: ["lost"]})
     assert as_table([row]).splitlines()[1].split()[:6] == ["agent", "yes", "NO", "yes", "yes", "yes"]
     assert row.troubles() == ["agent: nothing lost: lost"]
+
+
+def test_a_row_names_what_was_measured() -> None:
+    said = Row("agent", 30.0, seconds=3.0, unseen_s=1.25, load=12.4).measures()
+    assert said[0] == "whole after 3.0 s"
+    assert said[-2:] == ["/metrics gap 1.2 s", "load 12"]
