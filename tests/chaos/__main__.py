@@ -10,10 +10,11 @@ import importlib
 import json
 import pkgutil
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import chaos
@@ -23,6 +24,7 @@ from chaos.scenario import Scenario
 from chaos.site import ChaosSite, NoRigError, chaos_site
 from chaos.table import Row, as_json, as_table, machine
 
+BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
 PASSED, FAILED, USAGE, ENVIRONMENT = 0, 1, 2, 3
 
 
@@ -36,6 +38,8 @@ def all_scenarios() -> dict[str, Scenario]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these scenarios, in this order")
+    parser.add_argument("--long", action="store_true", help="also those in which something is away for ten minutes")
+    parser.add_argument("--busy", type=int, default=0, metavar="N", help="so many busy processes beside each scenario")
     parser.add_argument("--list", action="store_true", help="name the scenarios")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
     parser.add_argument("--keep", action="store_true", help="leave the site's files (logs, states, jobs) behind")
@@ -47,10 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := sorted(set(args.only or ()) - known.keys()):
         print(f"no scenario is called {', '.join(unknown)}; --list names them", file=sys.stderr)
         return USAGE
-    chosen = [known[name] for name in args.only] if args.only else list(known.values())
+    chosen = [known[name] for name in args.only or known if args.only or args.long or not known[name].is_long]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))  # so that everything is cleaned up
     try:
-        rows = play_all(chosen, keep=args.keep)
+        rows = play_all(chosen, keep=args.keep, busy=args.busy)
     except (NoNamespacesError, NoRigError) as error:
         print(error, file=sys.stderr)
         return ENVIRONMENT
@@ -62,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return PASSED if all(row.passed for row in rows) else FAILED
 
 
-def play_all(scenarios: Sequence[Scenario], *, keep: bool = False) -> list[Row]:
+def play_all(scenarios: Sequence[Scenario], *, keep: bool = False, busy: int = 0) -> list[Row]:
     """On one site, and on another one after a scenario that the first did not survive."""
     rows: list[Row] = []
     left = list(scenarios)
@@ -70,6 +74,7 @@ def play_all(scenarios: Sequence[Scenario], *, keep: bool = False) -> list[Row]:
         with ExitStack() as stack:
             site = stack.enter_context(chaos_site(say=_say, keep=keep))
             _say(f"the site is below {site.folder}" if keep else "the site is ready")
+            stack.enter_context(busy_processes(busy))
             while left:
                 rows.append(_play_one(site, left.pop(0)))
                 if rows[-1].seconds is None:
@@ -79,9 +84,21 @@ def play_all(scenarios: Sequence[Scenario], *, keep: bool = False) -> list[Row]:
     return rows
 
 
+@contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """So many processes that never wait; each ends with the block, or with this process."""
+    started = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
 def _play_one(site: ChaosSite, scenario: Scenario) -> Row:
     row = play(site, scenario, _say)
-    _say(f"{scenario.name}: {'passed' if row.passed else 'FAILED'}, full service after {row.cells()[5]}")
+    _say(f"{scenario.name}: {'passed' if row.passed else 'FAILED'}: {'; '.join(row.measures())}")
     for line in row.troubles():
         _say(f"  {line[:1500]}")
     return row

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from chaos.nodes import Node
 from chaos.site import ChaosSite
+from integration.security.opener_rig import SERVICE
 from integration.small_disks import fill, make_room
 
 STATE_BYTES = 512 << 20
@@ -20,7 +21,7 @@ TAKE_EVERY_S = 0.1
 _MOVE = """
 set -e
 if mountpoint -q "$0"; then exit 0; fi
-mount -t tmpfs -o size="$1",mode=700 tidegauge-chaos "$0.small"
+mount -t tmpfs -o size="$1",mode=700,uid="$2",gid="$2" tidegauge-chaos "$0.small"
 cp -a "$0/." "$0.small"
 mount --move "$0.small" "$0"
 """
@@ -36,7 +37,7 @@ def put_state_on_a_small_disk(site: ChaosSite, node: Node) -> None:
     node.down()
     small = node.state_dir.with_name(f"{node.state_dir.name}.small")
     small.mkdir(exist_ok=True)
-    done = node.run_in(["sh", "-c", _MOVE, str(node.state_dir), str(STATE_BYTES)])
+    done = node.run_in(["sh", "-c", _MOVE, str(node.state_dir), str(STATE_BYTES), str(SERVICE)])
     assert done.returncode == 0, done.stderr
     node.up()
     site.wait_full_service(WHOLE_WITHIN_S)

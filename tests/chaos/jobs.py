@@ -86,12 +86,24 @@ def start_training(
     save_seconds: float = 0.0, requeue: bool = True,
 ) -> TrainingJob:  # fmt: skip
     """Rank 1 leaks ``leak_bytes`` a step, if that is not 0; a checkpoint takes ``save_seconds``."""
-    command = [*HIGH_PRIORITY, sys.executable, "-m", "tidegauge", "run", "--job-name", name]
+    command = [
+        *HIGH_PRIORITY,
+        "setpriv",
+        "--reuid=ada",
+        "--regid=ada",
+        "--clear-groups",
+        sys.executable,
+        "-m",
+        "tidegauge",
+        "run",
+        "--job-name",
+        name,
+    ]
     command += [*(["--requeue"] if requeue else []), "--", str(python), "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={RANKS}", str(SCRIPT), str(folder), name, "--save-seconds", str(save_seconds)]
     if leak_bytes:
         command += ["--leak-rank", "1", "--leak-bytes", str(leak_bytes)]
-    process = node.start_job(command, {**environ, "OMP_NUM_THREADS": "1"}, folder / f"{name}.log")
+    process = node.start_job(command, {**environ, "OMP_NUM_THREADS": "1"}, folder / f"{name}.log", user="ada")
     return TrainingJob(name, node, folder, process)
 
 

@@ -8,26 +8,35 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import sys
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from chaos.jobs import TrainingJob
+from chaos.nodes import Node
 from chaos.promises import (
     FRESH,
     KEPT,
+    MAX_UNSEEN_S,
     ONCE,
+    UNBROKEN,
     UNDISTURBED,
     Account,
     JobRecord,
     allowed_gap,
+    broken_series,
     disturbed,
     interrupted,
     longest_gap,
     lost,
+    moved_onset,
     twice,
+    unseen,
 )
+from chaos.scrapes import NodeScrapes
 from chaos.site import SCRAPE_S, ChaosSite
 from tidegauge.cluster.api import client
 
@@ -61,19 +70,29 @@ class Watch:
         self._before: dict[str, JobRecord] = {}
         self._requeues: dict[str, int] = {}
         self._open: set[int] = set()
+        self._ids: set[str] = set()
+        """Of all jobs that the API showed."""
         self._ended: set[str] = set()
         self._frozen: set[tuple[str, int]] = set()
         self._dateless: set[str] = set()
+        self._away: set[str] = set()
+        self._scrapes = [NodeScrapes(node) for node in site.nodes]
+        self._onset: tuple[str, int, int] | None = None
+        """Of the leak when the scenario began: its job, its onset, and the rank's step."""
         self._stop = threading.Event()
         self._looker = threading.Thread(target=self._look_on, name="chaos-ledger", daemon=True)
         self.agents: dict[str, list[int]] = {}
         """By node: the pids of its agent when the scenario began."""
-        self._began_s = 0.0
+        self._began_s = self._asked_s = 0.0
         self._began_unix_s = 0.0
         self.longest_gap_s = 0.0
         """Between two steps of one rank, of all that were to go on; after ``finish``."""
         self.stalest_s = 0.0
         """The oldest sample that Prometheus showed of a rank; after ``finish``."""
+        self.unseen_s = 0.0
+        """The longest time for which a scrape of a node would have missed a rank; after ``finish``."""
+        self.load = 0.0
+        """The highest load average of a minute meanwhile."""
 
     def dead(self, job: str) -> None:
         """This job was ended on purpose: it need not go on. Its series must end like any other's."""
@@ -87,6 +106,15 @@ class Watch:
         """The clock of this job's node is wrong on purpose: the time that its samples bear means nothing."""
         self._dateless.add(job)
 
+    def away(self, node: Node) -> None:
+        """All of this node's service is ended or stopped on purpose: nobody answers there meanwhile."""
+        self._away.add(node.name)
+
+    def prepared(self) -> None:
+        """What was needed for the trouble is done (a service restarted with another clock or disk): from now on nodes
+        have to answer."""
+        self._asked_s = time.monotonic()
+
     def requeues_before(self, job: str) -> int:
         """How often the job had been requeued when the scenario began."""
         return self._requeues[job]
@@ -98,13 +126,20 @@ class Watch:
         self._requeues = {name: self._shown.carried_out(name, "requeue") for name in self._before}
         self._open = self._shown.open_numbers()
         self.agents = {node.name: node.pids("agent") for node in self._site.nodes}
+        self._onset = self._onset_now()
+        for scrapes in self._scrapes:
+            scrapes.start()
         self._began_s, self._began_unix_s = time.monotonic(), time.time()
+        self._asked_s = self._began_s
         self._looker.start()
 
     def finish(self) -> dict[str, list[str]]:
         """What is wrong, by promise. Raises ``AssertionError`` if nothing can be compared."""
         self._stop.set()
         self._looker.join()
+        for scrapes in self._scrapes:
+            scrapes.close()
+        ended_s = time.monotonic()
         now, records = self._settled()
         going_on = [
             name for name, record in self._before.items()
@@ -115,6 +150,7 @@ class Watch:
             KEPT: lost(self._shown, now) + interrupted(self._open, now, going_on) + self._damaged(),
             ONCE: [line for record in records.values() for line in twice(record, now)],
             FRESH: self._stale(),
+            UNBROKEN: self._unseen(ended_s, going_on) + self._moved(),
         }
 
     def _settled(self) -> tuple[Account, dict[str, JobRecord]]:
@@ -138,6 +174,7 @@ class Watch:
 
     def _look_on(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
+            self.load = max(self.load, os.getloadavg()[0])
             with contextlib.suppress(client.ApiError):
                 look(self._site, self._shown)
 
@@ -177,13 +214,49 @@ class Watch:
         said = []
         for series in self._site.prometheus.range(SAMPLE_AGE, self._began_unix_s, time.time()):
             job, rank = self._name_of(series["metric"]["job_id"]), int(series["metric"]["rank"])
-            if (job, rank) in self._frozen or job in self._dateless:
-                continue
+            if (job, rank) in self._frozen or job in self._dateless or job not in self._site.jobs:
+                continue  # the last: of a tenant's, who may say what they like
             oldest_s = max(float(value) for _, value in series["values"])
             self.stalest_s = max(self.stalest_s, oldest_s)
             if oldest_s > STALE_WITHIN_S:
                 said.append(f"Prometheus showed {job} rank {rank} with a sample {oldest_s:.1f} s old")
         return said
+
+    def _unseen(self, ended_s: float, going_on: Collection[str]) -> list[str]:
+        said = []
+        ours = {one: self._name_of(one) for one in self._ids}
+        jobs = {one for one, name in ours.items() if name in self._site.jobs}
+        for scrapes in self._scrapes:
+            name = scrapes.node.name
+            said += [f"{name}: {line}" for line in broken_series(scrapes.pages, self._asked_s, jobs=jobs)]
+            if name in self._away:
+                continue
+            gap_s = unseen(
+                scrapes.pages, self._asked_s, ended_s, jobs={one for one in jobs if ours[one] in going_on}
+            )  # fmt: skip
+            self.unseen_s = max(self.unseen_s, gap_s)
+            if gap_s > MAX_UNSEEN_S:
+                said.append(f"{name}: a scrape would have missed a rank for {gap_s:.1f} s")
+        return said
+
+    def _moved(self) -> list[str]:
+        before, now = self._onset, self._onset_now()
+        if before is None or (now is not None and now[0] != before[0]):
+            return []  # its next attempt is another leak
+        return moved_onset(before[1], None if now is None else now[1], before[2])
+
+    def _onset_now(self) -> tuple[str, int, int] | None:
+        """Of the leaking rank's present attempt, as the API shows it."""
+        attempt = max(line["attempt"] for line in self._site.jobs["leaky"].told("began"))
+        for job in self._site.eventually(
+            lambda: self._site.api("/api/v1/jobs")["jobs"], "jobs", within_s=ANSWER_WITHIN_S
+        ):
+            self._ids.add(job["job_id"])
+            for rank in job["ranks"]:
+                onset = rank["verdict"]["onset_step"]
+                if (job["job_name"], job["attempt"]) == ("leaky", attempt) and onset is not None:
+                    return f"{job['job_id']} {attempt}", onset, rank["step"]
+        return None
 
     def _name_of(self, job_id: str) -> str:
         return next(

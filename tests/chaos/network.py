@@ -31,9 +31,16 @@ CALLERS = 4
 
 _FIRST_PROCESS = """
 set -e
-hostname "$0"
+hostname "$0"; etc=$2; closed=$3
 mount -t tmpfs -o mode=1777,size="$1" tmpfs /dev/shm
-mount --bind "$2" /etc/hosts
+mount --bind "$etc" /etc
+shift 3
+if [ -n "$closed" ]; then
+    # An interpreter that lies where only root may look (pyenv's below /root) is for every user here.
+    for install in "$@"; do mkdir -p "$etc.installs$install"; mount --bind "$install" "$etc.installs$install"; done
+    mount -t tmpfs -o mode=755 tmpfs "$closed"
+    for install in "$@"; do mkdir -p "$install"; mount --bind "$etc.installs$install" "$install"; done
+fi
 ip link set lo up
 trap "" CHLD
 echo ready
@@ -50,7 +57,7 @@ def need_namespaces() -> None:
     """Raises ``NoNamespacesError``."""
     if os.geteuid() != 0:
         raise NoNamespacesError("making hosts out of namespaces takes root")
-    for tool in ("unshare", "nsenter", "ip", "setsid"):
+    for tool in ("unshare", "nsenter", "ip", "setsid", "setpriv"):
         if shutil.which(tool) is None:
             raise NoNamespacesError(f"{tool} is missing (util-linux, iproute2: scripts/system_packages.sh)")
     made = subprocess.run(
@@ -61,21 +68,32 @@ def need_namespaces() -> None:
         raise NoNamespacesError(f"no namespaces, or no bridge, can be made here: {made.stderr.strip()}")
 
 
-def write_hosts_file(path: Path, numbers: Mapping[str, int]) -> None:
-    """An /etc/hosts that knows these hosts by the numbers of their addresses: nobody else answers for names."""
+def write_etc(folder: Path, numbers: Mapping[str, int], users: Mapping[str, int]) -> None:
+    """What hosts have as /etc, a copy of the machine's: what is installed meanwhile replaces files, and a mount
+    upon one goes with it. ``hosts`` knows them by the numbers of their addresses, so that nobody else answers for
+    names; these users, each with a group of the same name and number, are the only ones besides the machine's own."""
+    shutil.copytree("/etc", folder, symlinks=True)
     lines = ["127.0.0.1 localhost", *(f"{SUBNET}.{number} {name}" for name, number in numbers.items())]
-    path.write_text("\n".join(lines) + "\n")
+    (folder / "hosts").write_text("\n".join(lines) + "\n")
+    for name, more in (("passwd", "x:{0}:{0}::/nonexistent:/usr/sbin/nologin"), ("group", "x:{0}:")):
+        known = Path("/etc", name).read_text().splitlines()
+        kept = [line for line in known if line.partition(":")[0] not in users]
+        lines = [f"{user}:{more.format(uid)}" for user, uid in users.items()]
+        (folder / name).write_text("\n".join([*kept, *lines]) + "\n")
 
 
 class Host:
     """One machine: its own network, mounts (a /dev/shm of its own), process ids and host name; files are shared."""
 
-    def __init__(self, name: str, hosts_file: Path) -> None:
-        """``hosts_file`` is what it has as /etc/hosts."""
+    def __init__(self, name: str, etc: Path, *, installs: Sequence[Path] = ()) -> None:
+        """``etc`` is of ``write_etc``. All users of the host can run what is below ``installs``."""
         self.name = name
+        closed = sorted({folder for folder in map(_closed_above, installs) if folder is not None})
+        assert len(closed) <= 1, f"interpreters lie in several folders that are closed to users: {closed}"
         self._holder = subprocess.Popen(
             ["unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc",
-             "--propagation", "private", "sh", "-c", _FIRST_PROCESS, name, str(SHM_BYTES), hosts_file],
+             "--propagation", "private", "sh", "-c", _FIRST_PROCESS, name, str(SHM_BYTES), etc,
+             str(closed[0] if closed else ""), *(one for one in installs if _closed_above(one) is not None)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._holder.stdout is not None
@@ -121,8 +139,8 @@ class Host:
 class Network:
     """A bridge on a host of its own, which others are plugged into; and the place from which tests look at them."""
 
-    def __init__(self, hosts_file: Path) -> None:
-        self._switch = Host("switch", hosts_file)
+    def __init__(self, etc: Path) -> None:
+        self._switch = Host("switch", etc)
         self.address = f"{SUBNET}.1"
         self._ip("link", "add", "bridge", "type", "bridge", "forward_delay", "0")
         self._ip("addr", "add", f"{self.address}/{PREFIX_BITS}", "dev", "bridge")
@@ -155,15 +173,25 @@ class Network:
         self._switch.close()
 
     def _enter(self) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        with open(f"/proc/{self._switch.pid}/ns/net") as namespace:
-            if libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
-                raise OSError(ctypes.get_errno(), "setns")
+        enter_network(self._switch)
 
     def _ip(self, *arguments: str) -> None:
         # Only the network is entered: numbers of processes stay this machine's.
         command = ["nsenter", f"--target={self._switch.pid}", "--net", "--", "ip", *arguments]
         _checked(subprocess.run(command, capture_output=True, text=True, timeout=READY_TIMEOUT_S, check=False))
+
+
+def enter_network(host: Host) -> None:
+    """The calling thread is in the host's network from now on; for a thread that does nothing else."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/proc/{host.pid}/ns/net") as namespace:
+        if libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+
+
+def _closed_above(folder: Path) -> Path | None:
+    """The outermost folder above that only its owner passes through."""
+    return next((one for one in reversed(folder.parents) if not one.stat().st_mode & 0o001), None)
 
 
 def _port(host: Host) -> str:

@@ -1,4 +1,4 @@
-"""One node of the cluster: its host, its service under a unit, its processes by what they do."""
+"""One node of the cluster: its host, its services under their units, its processes by what they do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from chaos.network import Host, Network
-from chaos.unit import JOB_MARK, Unit
+from chaos.unit import OWNER_MARK, Unit, owned_pids
+from integration.security.opener_rig import SERVICE
+from integration.security.users import ADA, MALLORY
+from tidegauge.cluster.ray_service.agent_place import AgentKind, look_at_place
 from tidegauge.cluster.service_record import StateFiles
 
 ROLES = {
@@ -25,8 +28,10 @@ PROGRAMS = {"raylet": "raylet", "gcs": "gcs_server"}
 """By the kernel's name of the process."""
 ENGINE_PORT, API_PORT, METRICS_PORT = 6399, 9495, 9494
 FIRST_ADDRESS = 11
-HOSTS_FILE = "hosts"
-"""In the site's folder; every node has it as /etc/hosts."""
+ETC = "etc"
+"""In the site's folder; every node has the files in it."""
+USERS = {"tidegauge": SERVICE, "ada": ADA, "mallory": MALLORY}
+"""The service's, the one who trains, and the one who wishes ill."""
 
 
 def node_name(number: int) -> str:
@@ -36,17 +41,23 @@ def node_name(number: int) -> str:
 class Node:
     """``cut`` and ``heal`` its link, ``up``, ``down`` and ``crash`` its service, ``pids`` of its parts."""
 
-    def __init__(self, number: int, root: Path, network: Network, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, number: int, root: Path, network: Network, environ: Mapping[str, str], installs: Sequence[Path]
+    ) -> None:
         self.number = number
         self.name = node_name(number)
         self.is_head = number == 0
         self.folder = root / f"n{number}"
         self.run_dir = self.folder / "run"
         self.run_dir.mkdir(parents=True)
+        self.run_dir.chmod(0o1777)  # as tidegauge.tmpfiles.conf has it
+        (self.run_dir / "jobs").mkdir()
         self.state_dir = self.folder / "s"
+        self.state_dir.mkdir(mode=0o700)
+        os.chown(self.state_dir, SERVICE, SERVICE)
         self.files = StateFiles(self.state_dir)
         self._network = network
-        self.host = Host(self.name, root / HOSTS_FILE)
+        self.host = Host(self.name, root / ETC, installs=installs)
         self.address = network.plug_in(self.host, FIRST_ADDRESS + number)
         self.environ = {name: value for name, value in environ.items() if not name.startswith(("TIDEGAUGE_", "RAY_"))}
         self.environ |= {
@@ -54,9 +65,25 @@ class Node:
             "TIDEGAUGE_RUN_DIR": str(self.run_dir),
             "TIDEGAUGE_LISTEN_HOST": "0.0.0.0",
             "TIDEGAUGE_CLUSTER": "chaos",
+            "TIDEGAUGE_OPENER_SOCKET": str(self.opener_socket),
+            **home_of("tidegauge"),
         }
         head = f"{network.address.rpartition('.')[0]}.{FIRST_ADDRESS}"
-        self.unit = Unit(self.host, self._arguments(head, root), self.environ, self.folder / "unit.log")
+        up = [sys.executable, "-m", "tidegauge.cli.main", "up", "--foreground", *self._arguments(head, root)]
+        name = "tidegauge-head.service" if self.is_head else "tidegauge-agent.service"
+        self.unit = Unit(name, self.host, up, self.environ, self.folder / "unit.log")
+        self.opener_socket.parent.mkdir(mode=0o750)
+        os.chown(self.opener_socket.parent, 0, SERVICE)
+        opener = [sys.executable, "-m", "tidegauge.opener", "--user", "tidegauge", "--socket", str(self.opener_socket)]
+        self.opener = Unit(
+            "tidegauge-opener.service", self.host, [*opener, "--run-dir", str(self.run_dir)],
+            {name: self.environ[name] for name in ("PATH", "PYTHONPATH") if name in self.environ},
+            self.folder / "opener.log", owner="opener",
+        )  # fmt: skip
+
+    @property
+    def opener_socket(self) -> Path:
+        return self.folder / "opener" / "socket"
 
     @property
     def pid(self) -> int:
@@ -68,11 +95,14 @@ class Node:
         return f"http://{self.address}:{METRICS_PORT}"
 
     def up(self) -> None:
-        """Start the service, and start it again whenever it ends. Returns at once."""
+        """Start the service, and the opener if it does not run, and start each again whenever it ends. Returns at
+        once."""
+        if not self.opener.is_wanted:
+            self.opener.start()
         self.unit.start()
 
     def down(self) -> None:
-        """Stop the service as an admin does."""
+        """Stop the service as an admin does; the opener goes on."""
         self.unit.stop()
 
     def cut(self) -> None:
@@ -85,26 +115,27 @@ class Node:
         """A command on the host, in its namespaces, to its end (60 s unless ``timeout_s`` says otherwise)."""
         return self.host.run(command, **options)
 
-    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """``tidegauge`` on the host, with the service's environment."""
-        command = [sys.executable, "-m", "tidegauge.cli.main", *arguments]
-        return self.run_in(command, env={**self.environ, JOB_MARK: "1"}, timeout_s=60.0)
-
     def start_job(
-        self, command: Sequence[str | Path], environ: Mapping[str, str], log: Path
-    ) -> subprocess.Popen[bytes]:
-        """Start what is a user's, and none of the service's."""
+        self, command: Sequence[str | Path], environ: Mapping[str, str], log: Path, *, user: str,
+        stdin: int = subprocess.DEVNULL,
+    ) -> subprocess.Popen[bytes]:  # fmt: skip
+        """Start what is a user's, and none of the service's. ``command`` may begin as root: it becomes the user."""
         with log.open("ab") as output:
             return subprocess.Popen(
-                self.host.command(command), env={**environ, JOB_MARK: "1"}, cwd="/", stdin=subprocess.DEVNULL,
+                self.host.command(command), env={**environ, **home_of(user), OWNER_MARK: user}, cwd="/", stdin=stdin,
                 stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
 
     def pids(self, role: str) -> list[int]:
-        """Pids, as this machine numbers them, of ``agent``, ``coordinator``, ``notifier``, ``raylet``, ``gcs`` or
-        ``supervisor``; empty while there is none."""
-        if role == "supervisor":
-            return self.unit.main_pids()
+        """Pids, as this machine numbers them, of ``agent`` (the engine's), ``stand-in`` (the agent at work beside it),
+        ``coordinator``, ``notifier``, ``raylet``, ``gcs``, ``supervisor`` or ``opener``; empty while there is none."""
+        if role in ("supervisor", "opener"):
+            return (self.unit if role == "supervisor" else self.opener).main_pids()
+        if role == "stand-in":
+            place = look_at_place(Path(f"/proc/{self.pid}/root") / self.files.agent_place.relative_to("/"))
+            if not place.is_held or place.holder is None or place.holder.kind is not AgentKind.STAND_IN:
+                return []
+            return [pid for pid in self.unit.pids() if number_inside(pid) == place.holder.process.pid]
         if role in PROGRAMS:
             return [pid for pid in self.host.pids() if _text(pid, "comm").strip() == PROGRAMS[role]]
         return [pid for pid in self.host.pids() if _text(pid, "cmdline").startswith(ROLES[role])]
@@ -122,14 +153,31 @@ class Node:
         return pid
 
     def crash(self) -> None:
-        """SIGKILL to every process of the service at once, as a host that fails; the unit starts it again."""
-        _kill_all(self.unit.pids())
-        self.unit.kill_rest()
+        """SIGKILL to every process of the services at once, as a host that fails; the units start them again."""
+        _kill_all(self.service_pids())
+        for unit in (self.unit, self.opener):
+            unit.kill_rest()
+
+    def service_pids(self) -> list[int]:
+        """All processes of the node's units."""
+        return self.unit.pids() + self.opener.pids()
+
+    def power_off(self) -> None:
+        """The same, and nothing is started again before ``up``."""
+        for unit in (self.unit, self.opener):
+            unit.abandon()
+        self.crash()
+        for unit in (self.unit, self.opener):
+            unit.stop()
+
+    def owned_pids(self, user: str) -> list[int]:
+        """Of what ``start_job`` started for this user."""
+        return owned_pids(self.host, user)
 
     def logs(self) -> str:
         """The ends of the service's logs. The state may be on a disk of the node's own (``disks``)."""
         logs = Path(f"/proc/{self.pid}/root") / self.files.logs.relative_to("/")
-        paths = [self.folder / "unit.log", *sorted(logs.glob("*.log"))]
+        paths = [self.folder / "unit.log", self.folder / "opener.log", *sorted(logs.glob("*.log"))]
         return "\n".join(f"--- {self.name} {path.name}\n{_tail(path)}" for path in paths if path.exists())
 
     def close(self) -> None:
@@ -141,6 +189,11 @@ class Node:
             return ["--node-address", self.address]
         token = root / "n0" / "s" / "token"
         return ["--join", f"{head}:{ENGINE_PORT}", "--token-file", str(token), "--node-address", self.address]
+
+
+def home_of(user: str) -> dict[str, str]:
+    """What a login has in its environment."""
+    return {"HOME": "/nonexistent", "USER": user, "LOGNAME": user}
 
 
 def number_inside(pid: int) -> int:

@@ -17,6 +17,7 @@ what the cluster needs to notice the slowest of them, a link that is cut (9 s)."
 LOOK_EVERY_S = 0.5
 NEW_S = 5.0
 """Without any trouble a rank is known so long after it began to train: a poll, a report, a busy machine."""
+OPENER_WORKS = 'tidegauge_collect_success{source="opener"} 1.0'
 Lacked = list[tuple[float, str]]
 """From when on what was missing, in seconds; empty: nothing from then on."""
 
@@ -90,8 +91,11 @@ def _of_ranks(site: ChaosSite) -> str | None:
 
 def _of_metrics(site: ChaosSite) -> str | None:
     for node in site.nodes:
-        if "tidegauge_rank_steps_total{" not in site.text(node.metrics_url, "/metrics"):
+        page = site.text(node.metrics_url, "/metrics")
+        if "tidegauge_rank_steps_total{" not in page:
             return f"/metrics of {node.name} tells of no rank"
+        if OPENER_WORKS not in page:
+            return f"the opener of {node.name} is missed"
     up = {line["metric"]["instance"]: line["value"][1] for line in site.prometheus.query("up")}
     wanted = {url.removeprefix("http://") for url in [site.api_url, *(node.metrics_url for node in site.nodes)]}
     down = sorted(wanted - {instance for instance, value in up.items() if value == "1"})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 
 from chaos.ledger import Watch
-from chaos.scenario import Scenario
+from chaos.scenario import LOADED_BOUND_S, Scenario
 from chaos.site import ChaosSite, Progress
 from chaos.table import Row
+from chaos.tenant import hostile_tenant
 from tidegauge.cluster.api import client
 
 READY_WITHIN_S = 120.0
@@ -22,7 +24,8 @@ def play(site: ChaosSite, scenario: Scenario, say: Progress) -> Row:
     try:
         site.wait_until_whole(within_s=READY_WITHIN_S)
         site.wait_for_incident()
-        _play(site, scenario, row, say)
+        with hostile_tenant(site):
+            _play(site, scenario, row, say)
     except (AssertionError, OSError, client.ApiError) as error:
         row.failure = str(error)
     finally:
@@ -46,4 +49,7 @@ def _play(site: ChaosSite, scenario: Scenario, row: Row, say: Progress) -> None:
             row.broken = watch.finish()
         raise
     row.broken = watch.finish()
-    row.longest_gap_s, row.stalest_s = watch.longest_gap_s, watch.stalest_s
+    row.longest_gap_s, row.stalest_s, row.unseen_s = watch.longest_gap_s, watch.stalest_s, watch.unseen_s
+    row.load = watch.load
+    if row.load > (os.cpu_count() or 1):
+        row.bound_s = max(row.bound_s, LOADED_BOUND_S)

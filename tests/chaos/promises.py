@@ -11,8 +11,14 @@ TIMES_BEFORE = 3.0
 """A rank is disturbed if two of its steps lie further apart than both: on a machine whose cores three nodes share,
 steps of 0.2 s are late now and then."""
 
+MAX_UNSEEN_S = 10.0
+"""Two scrapes of 5 s."""
+LEAKS = 2.0
+"""``tidegauge_rank_leak_state`` of a leak."""
+
 UNDISTURBED, KEPT, ONCE, FRESH = "training undisturbed", "nothing lost", "nothing twice", "series fresh or gone"
-PROMISES = (UNDISTURBED, KEPT, ONCE, FRESH)
+UNBROKEN = "no gap in /metrics"
+PROMISES = (UNDISTURBED, KEPT, ONCE, FRESH, UNBROKEN)
 
 
 class Step(NamedTuple):
@@ -23,6 +29,15 @@ class Step(NamedTuple):
     step: int
     at_s: float
     """Monotonic."""
+
+
+class Page(NamedTuple):
+    """What a node's ``/metrics`` answered."""
+
+    at_s: float
+    """Monotonic."""
+    series: Mapping[str, float]
+    """Counters and verdicts, by name with labels."""
 
 
 @dataclass
@@ -110,6 +125,59 @@ def interrupted(open_before: Iterable[int], now: Account, going_on: Collection[s
             said.append(f"incident {number} was closed ({one['closure']}), though its job goes on")
     keys = [str(now.incidents[number]["key"]) for number in now.open_numbers()]
     return said + [f"more than one incident is open about {key}" for key in sorted(set(keys)) if keys.count(key) > 1]
+
+
+def unseen(pages: Sequence[Page], began_s: float, ended_s: float, *, jobs: Collection[str]) -> float:
+    """The longest time for which a scrape would have missed a rank of ``jobs`` (by job id) that was there when the
+    trouble began; with none such, any rank."""
+    since = _since(pages, began_s)
+    ranks = {name for name in since[0].series if name.startswith("tidegauge_rank_steps_total{")} if since else set()
+    ranks = {name for name in ranks if _is_of(name, jobs)}
+    seen = [[page.at_s for page in since if name in page.series] for name in ranks]
+    seen = seen or [[page.at_s for page in since if any("_rank_" in name for name in page.series)]]
+    return max(
+        _longest([max(times[0], began_s), *times[1:], ended_s]) if times else ended_s - began_s for times in seen
+    )
+
+
+def broken_series(pages: Sequence[Page], began_s: float, *, jobs: Collection[str]) -> list[str]:
+    """Counters that fell, and leaks that were one no longer, since the last page before the trouble: of the agent, and
+    of ``jobs`` (by job id)."""
+    said: dict[str, None] = {}
+    last: dict[str, float] = {}
+    for page in _since(pages, began_s):
+        for name, value in page.series.items():
+            if "_rank_" in name and not _is_of(name, jobs):
+                continue
+            before = last.get(name, value)
+            if name.startswith("tidegauge_rank_leak_state"):
+                if before == LEAKS != value:
+                    said[f"{name} was {before:g}, and then {value:g}"] = None
+            elif value < before:
+                said[f"{name} fell from {before:g} to {value:g}"] = None
+            last[name] = value
+    return list(said)
+
+
+def moved_onset(before: int | None, now: int | None, step: int) -> list[str]:
+    """``before`` and ``now``: the leak's onset; ``step``: the rank's when the trouble began. A detector that was never
+    stopped moves an onset by a little as it learns more; one that forgot finds it near the trouble, or later."""
+    if before is None or (now is not None and now <= (before + step) / 2):
+        return []
+    return [f"the onset of the leak was step {before}, and is {now}; the trouble began at step {step}"]
+
+
+def _since(pages: Sequence[Page], began_s: float) -> Sequence[Page]:
+    first = max((at for at, page in enumerate(pages) if page.at_s <= began_s), default=0)
+    return pages[first:]
+
+
+def _is_of(series: str, jobs: Collection[str]) -> bool:
+    return any(f'job_id="{job}"' in series for job in jobs)
+
+
+def _longest(times: Sequence[float]) -> float:
+    return max(after - before for before, after in zip(times, times[1:], strict=False))
 
 
 def twice(job: JobRecord, now: Account) -> list[str]:

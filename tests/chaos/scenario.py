@@ -9,7 +9,9 @@ from chaos.ledger import Watch
 from chaos.site import ChaosSite
 
 BOUND_S = 30.0
-HEAD_BOUND_S = 60.0
+HEAD_BOUND_S = LOADED_BOUND_S = 60.0
+"""The second where more processes are runnable than there are cores."""
+AWAY_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -32,3 +34,5 @@ class Scenario:
     promises are looked at. May fail with ``AssertionError``."""
     cleanup: Callable[[ChaosSite], None] | None = None
     """Whatever happened: the site as it was."""
+    is_long: bool = False
+    """Played only if it is asked for."""

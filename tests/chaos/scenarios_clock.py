@@ -21,6 +21,7 @@ def jump(number: int, offset_s: int) -> Callable[[ChaosSite, Watch], None]:
     def run(site: ChaosSite, watch: Watch) -> None:
         node = site.nodes[number]
         give_settable_clock(site, node)
+        watch.prepared()
         _its_time_means_nothing(site, watch, number)
         set_clock(node, offset_s)
         check_clock(site, node, offset_s)
@@ -40,10 +41,11 @@ def act_with_wrong_clock(offset_s: int) -> Callable[[ChaosSite, Watch], None]:
 
     def run(site: ChaosSite, watch: Watch) -> None:
         give_settable_clock(site, site.head)
+        watch.prepared()
         _its_time_means_nothing(site, watch, 0)
         set_clock(site.head, offset_s)
         check_clock(site, site.head, offset_s)
-        while_acting(lambda _site: None)(site, watch)
+        while_acting(lambda _site, _watch: None)(site, watch)
 
     return run
 
@@ -53,6 +55,7 @@ def restart_with_wrong_clock(offset_s: int) -> Callable[[ChaosSite, Watch], None
 
     def run(site: ChaosSite, watch: Watch) -> None:
         give_settable_clock(site, site.head)
+        watch.prepared()
         _its_time_means_nothing(site, watch, 0)
         set_clock(site.head, offset_s)
         check_clock(site, site.head, offset_s)

@@ -18,10 +18,11 @@ BACK_WITHIN_S = 30.0
 SHM = Path("/dev/shm")
 
 
-def node_disk(site: ChaosSite, _watch: Watch) -> None:
+def node_disk(site: ChaosSite, watch: Watch) -> None:
     """The agent goes on reporting; one that has to start on the full disk comes back too."""
     node = site.nodes[1]
     put_state_on_a_small_disk(site, node)
+    watch.prepared()
     with full(node, node.state_dir):
         time.sleep(FULL_S)
         assert site.problem() is None, f"a full disk of a node costs its service something: {site.problem()}"
@@ -29,19 +30,21 @@ def node_disk(site: ChaosSite, _watch: Watch) -> None:
         site.wait_full_service(BACK_WITHIN_S)
 
 
-def node_disk_and_raylet(site: ChaosSite, _watch: Watch) -> None:
+def node_disk_and_raylet(site: ChaosSite, watch: Watch) -> None:
     """The engine cannot be started while the disk is full."""
     node = site.nodes[1]
     put_state_on_a_small_disk(site, node)
+    watch.prepared()
     with full(node, node.state_dir):
         node.kill("raylet")
         time.sleep(FULL_S)
 
 
-def head_disk(site: ChaosSite, _watch: Watch) -> None:
+def head_disk(site: ChaosSite, watch: Watch) -> None:
     """Nothing is decided that cannot be written down first; the API says so; the agents go on."""
     head = site.head
     put_state_on_a_small_disk(site, head)
+    watch.prepared()
     saved = len(site.jobs["leaky"].told("saving"))
     leave_no_room_in_the_log(head)
     with full(head, head.state_dir):
@@ -56,10 +59,11 @@ def head_disk(site: ChaosSite, _watch: Watch) -> None:
         assert health == ["ok"] * len(site.nodes), f"the agents do not go on: {health}"
 
 
-def head_disk_and_coordinator(site: ChaosSite, _watch: Watch) -> None:
+def head_disk_and_coordinator(site: ChaosSite, watch: Watch) -> None:
     """The coordinator has to start on the full disk: it serves what it hears from the agents."""
     head = site.head
     put_state_on_a_small_disk(site, head)
+    watch.prepared()
     with full(head, head.state_dir):
         head.kill("coordinator")
         site.eventually(
@@ -68,10 +72,11 @@ def head_disk_and_coordinator(site: ChaosSite, _watch: Watch) -> None:
         )  # fmt: skip
 
 
-def head_disk_and_gcs(site: ChaosSite, _watch: Watch) -> None:
+def head_disk_and_gcs(site: ChaosSite, watch: Watch) -> None:
     """The engine's head cannot be started while the disk is full."""
     head = site.head
     put_state_on_a_small_disk(site, head)
+    watch.prepared()
     with full(head, head.state_dir):
         head.kill("gcs")
         time.sleep(FULL_S)

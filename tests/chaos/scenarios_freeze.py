@@ -41,8 +41,9 @@ def freeze(number: int, role: str, seconds: float = FROZEN_S) -> Callable[[Chaos
 def freeze_service(number: int) -> Callable[[ChaosSite, Watch], None]:
     """All of a node's service, as a host that is starved of memory or whose virtual machine is moved."""
 
-    def run(site: ChaosSite, _watch: Watch) -> None:
-        with stopped(site.nodes[number].unit.pids()):
+    def run(site: ChaosSite, watch: Watch) -> None:
+        watch.away(site.nodes[number])
+        with stopped(site.nodes[number].service_pids()):
             time.sleep(FROZEN_S)
 
     return run

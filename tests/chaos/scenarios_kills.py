@@ -17,7 +17,9 @@ STEPS_FIRST = 20
 
 
 def kill(node: int, role: str) -> Callable[[ChaosSite, Watch], None]:
-    def run(site: ChaosSite, _watch: Watch) -> None:
+    def run(site: ChaosSite, watch: Watch) -> None:
+        if role == "supervisor":  # its unit ends the whole service with it
+            watch.away(site.nodes[node])
         site.nodes[node].kill(role)
 
     return run
@@ -43,15 +45,15 @@ def without_the_victim(site: ChaosSite) -> None:
         site.jobs.pop(VICTIM).stop()
 
 
-def while_acting(hurt: Callable[[ChaosSite], object]) -> Callable[[ChaosSite, Watch], None]:
+def while_acting(hurt: Callable[[ChaosSite, Watch], object]) -> Callable[[ChaosSite, Watch], None]:
     """The trouble while the leaking job saves its state because the policy asked it to."""
 
-    def run(site: ChaosSite, _watch: Watch) -> None:
+    def run(site: ChaosSite, watch: Watch) -> None:
         job = site.jobs["leaky"]
         asked = len(job.told("saving"))
         site.set_ladder(CURE)
         site.eventually(lambda: len(job.told("saving")) > asked, "the job is asked to save", within_s=ASKED_WITHIN_S)
-        hurt(site)
+        hurt(site, watch)
 
     return run
 
@@ -84,7 +86,7 @@ def _finished(site: ChaosSite, before: int) -> dict[str, object] | None:
     return requeues[before] if len(requeues) > before and requeues[before]["outcome"] and again > before else None
 
 
-def acting(name: str, what: str, hurt: Callable[[ChaosSite], object], *, bound_s: float = BOUND_S) -> Scenario:
+def acting(name: str, what: str, hurt: Callable[[ChaosSite, Watch], object], *, bound_s: float = BOUND_S) -> Scenario:
     """``hurt`` while the leaking job saves at our request; then the action comes to its end all the same."""
     return Scenario(f"{name}-while-acting", f"{what} while a job saves at our request", while_acting(hurt), bound_s,
                     after=cured, cleanup=watch_only)  # fmt: skip
@@ -100,7 +102,7 @@ SCENARIOS = (
     Scenario("head-raylet", "SIGKILL to the head's raylet", kill(0, "raylet"), HEAD_BOUND_S),
     Scenario("gcs", "SIGKILL to gcs_server", kill(0, "gcs"), HEAD_BOUND_S, after=agents_lived_on),
     Scenario("head-supervisor", "SIGKILL to the head's supervisor", kill(0, "supervisor"), HEAD_BOUND_S),
-    acting("agent", "SIGKILL to the agent beside the job", lambda site: site.nodes[1].kill("agent")),
-    acting("coordinator", "SIGKILL to the coordinator", lambda site: site.head.kill("coordinator")),
-    acting("raylet", "SIGKILL to the raylet beside the job", lambda site: site.nodes[1].kill("raylet")),
+    acting("agent", "SIGKILL to the agent beside the job", kill(1, "agent")),
+    acting("coordinator", "SIGKILL to the coordinator", kill(0, "coordinator")),
+    acting("raylet", "SIGKILL to the raylet beside the job", kill(1, "raylet")),
 )

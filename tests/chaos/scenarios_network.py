@@ -15,8 +15,8 @@ CUT_S = 25.0
 """A cut link is called a dead node after 9 s."""
 
 
-def cut(number: int, seconds: float) -> Callable[[ChaosSite], None]:
-    def run(site: ChaosSite) -> None:
+def cut(number: int, seconds: float) -> Callable[[ChaosSite, Watch], None]:
+    def run(site: ChaosSite, _watch: Watch) -> None:
         node = site.nodes[number]
         node.cut()
         try:
@@ -25,10 +25,6 @@ def cut(number: int, seconds: float) -> Callable[[ChaosSite], None]:
             node.heal()
 
     return run
-
-
-def only(trouble: Callable[[ChaosSite], None]) -> Callable[[ChaosSite, Watch], None]:
-    return lambda site, _watch: trouble(site)
 
 
 def link_is_up(site: ChaosSite) -> None:
@@ -42,11 +38,11 @@ def whole_and_watching(site: ChaosSite) -> None:
 
 
 SCENARIOS = (
-    Scenario("link-blip", f"the link of the leaking job's node is cut for {BLIP_S:.0f} s", only(cut(1, BLIP_S)),
+    Scenario("link-blip", f"the link of the leaking job's node is cut for {BLIP_S:.0f} s", cut(1, BLIP_S),
              cleanup=link_is_up),
-    Scenario("link-cut", f"the same for {CUT_S:.0f} s: the node is called dead meanwhile", only(cut(1, CUT_S)),
+    Scenario("link-cut", f"the same for {CUT_S:.0f} s: the node is called dead meanwhile", cut(1, CUT_S),
              cleanup=link_is_up),
-    Scenario("link-cut-head", f"the head's link is cut for {CUT_S:.0f} s", only(cut(0, CUT_S)), HEAD_BOUND_S,
+    Scenario("link-cut-head", f"the head's link is cut for {CUT_S:.0f} s", cut(0, CUT_S), HEAD_BOUND_S,
              cleanup=link_is_up),
     Scenario("link-cut-while-acting", f"the node's link is cut for {CUT_S:.0f} s while its job saves at our request",
              while_acting(cut(1, CUT_S)), BOUND_S, after=cured, cleanup=whole_and_watching),

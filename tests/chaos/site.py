@@ -2,7 +2,7 @@
 
     with chaos_site() as site:                   # NoNamespacesError, NoRigError where it cannot be
         node = site.nodes[1]                     # 0 is the head; .name .address .run_dir .state_dir .pid .is_head
-        node.kill("agent")                       # agent, coordinator, notifier, raylet, gcs, supervisor
+        node.kill("agent")                       # stand-in, coordinator, notifier, raylet, gcs, supervisor, opener
         node.pids("raylet"), node.the_pid("agent")   # as this machine numbers them: for SIGSTOP and the like
         node.cut(); node.heal()                  # its link
         node.down(); node.up()                   # its service, as systemctl stop and start
@@ -14,15 +14,18 @@
         site.jobs["leaky"].steps(1)              # each rank's own count of steps
         seconds = site.wait_full_service(30)     # see observe.py for what "full" is
 
-Each node is a host of namespaces (network.py) with its own /dev/shm and process ids and runs ``tidegauge up
---foreground`` under a unit that restarts it as systemd does (unit.py). Files are shared: paths are the same on every
-node and here. Training is real PyTorch on fake GPUs (tests/fakegpu); ``leaky`` on node 1 leaks on its rank 1,
-``steady0`` to ``steady2`` do not. Everything ends with the block, and with this process however that ends.
+Each node is a host of namespaces (network.py) with its own /dev/shm and process ids, and runs opener and ``tidegauge up
+--foreground`` under units that give them users and rights and restart them as systemd does (unit.py). Files are shared:
+paths are the same on every node and here. Training is an ordinary user's real PyTorch on fake GPUs (tests/fakegpu);
+``leaky`` on node 1 leaks on its rank 1, ``steady0`` to ``steady2`` do not. Everything ends with the block, and with
+this process however that ends.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,12 +35,13 @@ from pathlib import Path
 from typing import Any
 
 from chaos.jobs import RANKS, TrainingJob, start_training
-from chaos.network import Network, need_namespaces, write_hosts_file
-from chaos.nodes import API_PORT, FIRST_ADDRESS, HOSTS_FILE, Node, node_name
+from chaos.network import Network, need_namespaces, write_etc
+from chaos.nodes import API_PORT, ETC, FIRST_ADDRESS, USERS, Node, node_name
 from chaos.observe import LOOK_EVERY_S, NEW_S, Lacked, full_service, problem_of_service
 from fakegpu.rig import Rig
 from integration.alertmanager_server import AlertmanagerServer, running_alertmanager
 from integration.prometheus_server import PrometheusServer, running_prometheus
+from integration.slurm.box_keeper import check_reachable, installed_in, outermost
 from tidegauge.cluster.api import client
 
 NODES = 3
@@ -135,6 +139,7 @@ class ChaosSite:
         environ = self.environ_of[node.number]
         folder = self.folder / "jobs"
         folder.mkdir(exist_ok=True)
+        os.chown(folder, USERS["ada"], USERS["ada"])
         job = start_training(name, node, python=self.python, environ=environ, folder=folder, **more)
         self.jobs[name] = job
         return job
@@ -250,17 +255,23 @@ def chaos_site(
                 job.process.wait()
             for node in site.nodes:
                 node.unit.abandon()
+                node.opener.abandon()
 
 
 def _build(root: Path, rig: Rig, stack: ExitStack) -> ChaosSite:
-    hosts_file = root / HOSTS_FILE
-    write_hosts_file(hosts_file, {node_name(number): FIRST_ADDRESS + number for number in range(NODES)})
-    network = Network(hosts_file)
+    root.chmod(0o755)
+    check_reachable(Path(__file__).parents[2])
+    write_etc(root / ETC, {node_name(number): FIRST_ADDRESS + number for number in range(NODES)}, USERS)
+    network = Network(root / ETC)
+    installs = outermost(installed_in([Path(sys.executable), rig.python], None))
     stack.callback(network.close)
     nodes, environ_of = [], {}
     for number in range(NODES):
-        environ = rig.environ(devices=RANKS, total_bytes=GPU_BYTES, state=root / f"gpus{number}")
-        node = Node(number, root, network, environ)
+        gpus = root / f"gpus{number}"
+        gpus.touch()
+        gpus.chmod(0o666)  # all users of a node share its GPUs
+        environ = rig.environ(devices=RANKS, total_bytes=GPU_BYTES, state=gpus)
+        node = Node(number, root, network, environ, installs)
         stack.callback(node.close)
         node.environ["TIDEGAUGE_INCIDENT_SEVERITY"] = "warning"  # a leak is to go on for as long as trouble is made
         node.environ["TIDEGAUGE_POLICY_FILE"] = str(root / "policy.yaml")

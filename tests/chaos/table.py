@@ -13,7 +13,8 @@ from typing import Any
 
 from chaos.promises import PROMISES
 
-HEADINGS = ("scenario", *PROMISES, "whole after", "bound", "longest gap", "oldest sample")
+MEASURES = ("whole after", "bound", "longest step", "oldest sample", "/metrics gap", "load")
+HEADINGS = ("scenario", *PROMISES, *MEASURES)
 
 
 @dataclass
@@ -32,6 +33,9 @@ class Row:
     """Why the scenario could not be played to its end."""
     longest_gap_s: float = 0.0
     stalest_s: float = 0.0
+    unseen_s: float = 0.0
+    load: float = 0.0
+    """The highest load average of a minute."""
 
     @property
     def passed(self) -> bool:
@@ -41,8 +45,13 @@ class Row:
     def cells(self) -> list[str]:
         kept = [_kept(self.broken.get(promise)) for promise in PROMISES]
         whole = "never" if self.seconds is None else f"{self.seconds:.1f} s"
-        gaps = [f"{self.longest_gap_s:.2f} s", f"{self.stalest_s:.1f} s"]
+        gaps = [f"{self.longest_gap_s:.2f} s", f"{self.stalest_s:.1f} s", f"{self.unseen_s:.1f} s", f"{self.load:.0f}"]
         return [self.name, *kept, whole, f"{self.bound_s:.0f} s", *gaps]
+
+    def measures(self) -> list[str]:
+        """What was measured, each by its name."""
+        cells = self.cells()[-len(MEASURES) :]
+        return [f"{name} {cell}" for name, cell in zip(MEASURES, cells, strict=True)]
 
     def troubles(self) -> list[str]:
         found = [f"{self.name}: {promise}: {line}" for promise, lines in self.broken.items() for line in lines]

@@ -1,39 +1,73 @@
-"""The hand that starts a node's service again: what systemd does by ``deploy/systemd/*.service``, no more and no less.
+"""The hand that starts a node's services again: what systemd does by ``deploy/systemd/*.service``, in part.
 
-``Restart=always``, ``RestartSec=5``, no limit on starts, and ``KillMode=mixed``: when the main process has ended,
-whatever else the unit started is killed before it is started again.
+``User=``, ``CapabilityBoundingSet=``, ``NoNewPrivileges=`` and ``RestartSec=`` are the unit's own; ``Restart=always``,
+no limit on starts, and ``KillMode=mixed``: when the main process has ended, whatever else the unit started is killed
+before it is started again. File systems and filters of system calls are as everywhere.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from chaos.network import Host
 
-RESTART_S = 5.0
+UNITS = Path(__file__).parents[2] / "deploy/systemd"
 STOP_TIMEOUT_S = 30.0
 KILL_TIMEOUT_S = 20.0
 WAKE_EVERY_S = 0.5
-JOB_MARK = "TIDEGAUGE_CHAOS_JOB"
-"""In the environment of what users start on a host: it is not the unit's, and survives it."""
+OWNER_MARK = "TIDEGAUGE_CHAOS_OWNER"
+"""In the environment of what is not the node's own service (another unit, what users start): whose it is."""
+
+
+class UnitFile(NamedTuple):
+    """What a unit of ``deploy/systemd`` says."""
+
+    user: str
+    group: str
+    capabilities: Sequence[str]
+    """As setpriv(1) spells them."""
+    restart_s: float
+
+    def become(self) -> list[str]:
+        """The command in front of one that is to have the unit's user and rights."""
+        bounds = ",".join(["-all", *(f"+{name}" for name in self.capabilities)])
+        return ["setpriv", f"--bounding-set={bounds}", "--inh-caps=-all", "--no-new-privs", f"--reuid={self.user}",
+                f"--regid={self.group}", "--clear-groups"]  # fmt: skip
+
+
+def read_unit(name: str) -> UnitFile:
+    """Raises ``AssertionError`` where the unit does not say what is simulated here."""
+    said = dict(re.findall(r"^(\w+)=(.*)$", (UNITS / name).read_text(), re.MULTILINE))
+    assert (said["Restart"], said["NoNewPrivileges"]) == ("always", "yes"), name
+    names = said["CapabilityBoundingSet"].split()
+    capabilities = [one.removeprefix("CAP_").lower() for one in names]
+    return UnitFile(said["User"], said["Group"], capabilities, float(said["RestartSec"]))
 
 
 class Unit:
-    """``tidegauge up --foreground`` on one host, kept running from ``start`` to ``stop``."""
+    """``command`` on one host, kept running from ``start`` to ``stop`` as the unit called ``name`` says.
 
-    def __init__(self, host: Host, arguments: list[str], environ: Mapping[str, str], log: Path) -> None:
+    ``owner`` tells its processes from those of the host's other units and of users; without one, all that bear no mark
+    are its own.
+    """
+
+    def __init__(
+        self, name: str, host: Host, command: Sequence[str], environ: Mapping[str, str], log: Path, *, owner: str = ""
+    ) -> None:
         self._host = host
-        # As a service manager starts it, it leads a session: then it becomes the supervisor itself.
-        command = ["setsid", sys.executable, "-m", "tidegauge.cli.main", "up", "--foreground", *arguments]
-        self._command = host.command(command)
+        self._owner = owner
+        self.file = read_unit(name)
+        # As a service manager starts it, it leads a session: then ``up`` becomes the supervisor itself.
+        self._command = host.command(["setsid", *self.file.become(), *command])
         self._environ = environ  # the very mapping: what is changed in it counts from the next start on
         self._log = log
         self._wanted = threading.Event()
@@ -41,6 +75,11 @@ class Unit:
         self._keeper: threading.Thread | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.starts = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it is started, and not stopped since."""
+        return self._wanted.is_set()
 
     def start(self) -> None:
         assert self._keeper is None, "it is started"
@@ -76,9 +115,8 @@ class Unit:
         return [int(child) for child in children]
 
     def pids(self) -> list[int]:
-        """All processes of the unit: whatever runs on the host, but for what users started."""
-        mark = f"{JOB_MARK}=".encode()
-        return [pid for pid in self._host.pids() if mark not in _environ(pid) and not _is_entering(pid)]
+        """All processes of the unit."""
+        return owned_pids(self._host, self._owner)
 
     def kill_rest(self) -> None:
         """SIGKILL to every process of the unit until there is none."""
@@ -107,20 +145,27 @@ class Unit:
             self.starts += 1
             with self._log.open("ab") as log:
                 self._process = subprocess.Popen(
-                    self._command, env=self._environ, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    start_new_session=True,
+                    self._command, env={**self._environ, **({OWNER_MARK: self._owner} if self._owner else {})},
+                    cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 )  # fmt: skip
             self._wait_for(self._process)
             self.kill_rest()
             with self._wait:
-                self._wait.wait_for(lambda: not self._wanted.is_set(), RESTART_S)
+                self._wait.wait_for(lambda: not self._wanted.is_set(), self.file.restart_s)
 
 
-def _environ(pid: int) -> bytes:
+def owned_pids(host: Host, owner: str) -> list[int]:
+    """Of whoever is called so; without a name, of the node's own service."""
+    return [pid for pid in host.pids() if _owner(pid) == owner and not _is_entering(pid)]
+
+
+def _owner(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return b""
+        return ""
+    mark = f"{OWNER_MARK}=".encode()
+    return next((one.removeprefix(mark).decode() for one in environ if one.startswith(mark)), "")
 
 
 def _is_entering(pid: int) -> bool:

@@ -12,14 +12,19 @@ from chaos.promises import (
     PROMISES,
     Account,
     JobRecord,
+    Page,
     Step,
     allowed_gap,
+    broken_series,
     disturbed,
     interrupted,
     longest_gap,
     lost,
+    moved_onset,
     twice,
+    unseen,
 )
+from chaos.scrapes import read_page
 from chaos.table import Row, as_table
 
 JOB = JobRecord("leaky", running=True, starts=1, pids={0: 7, 1: 8}, saved_for=(), messages=1)
@@ -145,6 +150,86 @@ def test_a_gap_is_allowed_by_what_was_usual_before() -> None:
     assert allowed_gap(1.5) == 4.5
 
 
+STEPS = 'tidegauge_rank_steps_total{job_id="7",rank="0"}'
+LEAK = 'tidegauge_rank_leak_state{job_id="7",rank="0"}'
+OTHERS = 'tidegauge_rank_steps_total{job_id="8",rank="0"}'
+
+
+def pages(*times_s: float, **more: float) -> list[Page]:
+    """Pages at these times, with a rank whose steps are ten times the time, and its leak."""
+    return [Page(at_s, {STEPS: 10 * at_s, LEAK: 2.0, **more}) for at_s in times_s]
+
+
+def test_a_page_is_read_for_counters_of_ranks_and_verdicts() -> None:
+    text = (
+        f"# TYPE tidegauge_rank_steps_total counter\n{STEPS} 700.0\n{LEAK} 2.0\ntidegauge_records_lost_total 1.2e+06\n"
+    )
+    text += 'tidegauge_rank_allocated_bytes{job_id="7",rank="0"} 5.0\n'
+    page = read_page(text, 3.0)
+    assert page == Page(3.0, {STEPS: 700.0, LEAK: 2.0, "tidegauge_records_lost_total": 1.2e6})
+
+
+def test_chaos_promises_hold_if_every_scrape_has_the_rank() -> None:
+    seen = pages(*(0.5 * at for at in range(60)))
+    assert unseen(seen, 5.0, 29.5, jobs={"7"}) == 0.5
+    assert broken_series(seen, 5.0, jobs={"7"}) == []
+    assert moved_onset(100, 110, 400) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "gap_s"),
+    [
+        (pages(4.0, 5.0, 17.0, 18.0, 20.0), 12.0),  # nobody answered
+        ([*pages(4.0, 5.0), Page(10.0, {OTHERS: 1.0}), *pages(17.0, 20.0)], 12.0),  # without the rank
+        (pages(4.0, 5.0, 6.0), 14.0),  # not yet again
+        (pages(4.0, 19.0, 20.0), 14.0),  # the trouble began at 5
+        ([], 15.0),
+    ],
+)
+def test_chaos_promise_measures_how_long_a_rank_was_missing_in_metrics(seen: list[Page], gap_s: float) -> None:
+    assert unseen(seen, 5.0, 20.0, jobs={"7"}) == gap_s
+
+
+def test_a_rank_that_was_ended_on_purpose_leaves_no_gap_and_its_page_does() -> None:
+    seen = [Page(4.0, {STEPS: 1.0, OTHERS: 1.0}), *(Page(at, {OTHERS: at}) for at in (6.0, 8.0, 10.0))]
+    assert unseen(seen, 5.0, 10.0, jobs={"7", "8"}) == 5.0
+    assert unseen(seen, 5.0, 10.0, jobs={"8"}) == 2.0
+    assert unseen(seen, 5.0, 10.0, jobs=()) == 2.0
+    assert unseen(seen[:1], 5.0, 10.0, jobs=()) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({STEPS: 59.0}, 'steps_total{job_id="7",rank="0"} fell from 60 to 59'),
+        ({LEAK: 0.0}, "was 2, and then 0"),
+        ({LEAK: 1.0}, "was 2, and then 1"),
+    ],
+)
+def test_chaos_promise_names_a_counter_that_fell_and_a_leak_that_is_none(changed: dict[str, float], word: str) -> None:
+    seen = [*pages(4.0, 6.0), Page(7.0, {STEPS: 70.0, LEAK: 2.0, **changed}), *pages(8.0)]
+    (said,) = broken_series(seen, 5.0, jobs={"7"})
+    assert word in said
+
+
+def test_a_series_that_was_away_is_compared_with_what_it_was_before() -> None:
+    (said,) = broken_series([*pages(4.0, 6.0), Page(7.0, {}), Page(8.0, {STEPS: 1.0, LEAK: 2.0})], 5.0, jobs={"7"})
+    assert "fell from 60 to 1" in said
+    assert (
+        broken_series([Page(3.0, {LEAK: 2.0}), Page(4.0, {LEAK: 1.0}), Page(6.0, {LEAK: 2.0})], 5.0, jobs={"7"}) == []
+    )
+    assert broken_series([Page(4.0, {OTHERS: 2.0}), Page(6.0, {OTHERS: 1.0})], 5.0, jobs={"7"}) == []
+
+
+def test_an_onset_that_was_found_anew_or_is_gone_is_named() -> None:
+    assert moved_onset(100, 410, 400) == [
+        "the onset of the leak was step 100, and is 410; the trouble began at step 400"
+    ]
+    assert len(moved_onset(100, 300, 400)) == 1
+    assert len(moved_onset(100, None, 400)) == 1
+    assert moved_onset(None, 410, 400) == []
+
+
 def test_a_row_fails_by_a_broken_promise_a_missed_bound_or_no_service() -> None:
     fine = Row("agent", 30.0, seconds=3.0, broken={promise: [] for promise in PROMISES})
     assert fine.passed
@@ -156,5 +241,11 @@ def test_a_row_fails_by_a_broken_promise_a_missed_bound_or_no_service() -> None:
 
 def test_the_table_says_which_promise_was_broken() -> None:
     row = Row("agent", 30.0, seconds=3.0, broken={promise: [] for promise in PROMISES} | {PROMISES[1]: ["lost"]})
-    assert as_table([row]).splitlines()[1].split()[:5] == ["agent", "yes", "NO", "yes", "yes"]
+    assert as_table([row]).splitlines()[1].split()[:6] == ["agent", "yes", "NO", "yes", "yes", "yes"]
     assert row.troubles() == ["agent: nothing lost: lost"]
+
+
+def test_a_row_names_what_was_measured() -> None:
+    said = Row("agent", 30.0, seconds=3.0, unseen_s=1.25, load=12.4).measures()
+    assert said[0] == "whole after 3.0 s"
+    assert said[-2:] == ["/metrics gap 1.2 s", "load 12"]

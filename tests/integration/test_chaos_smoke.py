@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from chaos.__main__ import all_scenarios
 from chaos.network import NoNamespacesError
 from chaos.play import play
-from chaos.scenarios_kills import SCENARIOS
 from chaos.site import ChaosSite, NoRigError, chaos_site
 from integration.needs import missing
 from matrix import in_turns
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(1800)]
 
-PLAYED = ("agent", "coordinator")
+PLAYED = ("agent", "coordinator", "opener")
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +31,11 @@ def site() -> Iterator[ChaosSite]:
 def test_chaos_scenario_loses_nothing_and_disturbs_no_job(
     site: ChaosSite, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (scenario,) = [one for one in SCENARIOS if one.name == name]
+    scenario = all_scenarios()[name]
     # The machine itself may stand still for seconds here: only what stays away is a broken promise.
     monkeypatch.setattr("chaos.promises.MAX_GAP_S", 30.0)
     monkeypatch.setattr("chaos.ledger.STALE_WITHIN_S", 30.0)
+    monkeypatch.setattr("chaos.ledger.MAX_UNSEEN_S", 30.0)
     monkeypatch.setattr("chaos.play.LONGER_S", 300.0)
     row = play(site, scenario, lambda _: None)
     assert row.seconds is not None, row.failure

@@ -23,6 +23,7 @@ import pytest
 
 from fake_node import MIB, FakeClock, FakeRank, identity
 from integration.service import Service, eventually
+from rank_windows import leave_window
 from tidegauge.cluster.ray_service.agent_place import AgentKind, PlaceHolder, look_at_place
 from tidegauge.cluster.service_record import read_address
 from tidegauge.core.detector import RankDetector
@@ -40,6 +41,10 @@ IMPORT = "import tidegauge.cluster.ray_service.stand_in, tidegauge_exporter.metr
 NOTICED_S, STARTS = 4.0, 3.0
 """Elsewhere: until somebody is missed, and so many times what it takes to import the agent (`allowed_gap_s`)."""
 LINKED_WITHIN_S = 60.0
+LINKED_S, LINK_STARTS = 30.0, 20.0
+"""Until a node is linked again; elsewhere so many times what it takes to import the agent: 60 s where that takes 3 s
+(`assert_linked_in_time`)."""
+LINKED_AT_ALL_WITHIN_S = 150.0
 STEP_S = 0.1
 """The agent reads every one."""
 SERIES = re.compile(r"^(tidegauge_\w+)(?:\{[^}]*\})? ([0-9.e+]+)$", re.MULTILINE)
@@ -99,6 +104,7 @@ class LivingRank:
         self._uncut = RankDetector()
         self.onsets: set[int | None] = set()
         """All that a detector says that is never stopped."""
+        self.process = process
         self._ring = FakeRank(run_dir, self._clock, process=process, capacity=4096, who=who)
         self._step = 0
         for _ in range(1000):
@@ -107,6 +113,10 @@ class LivingRank:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    @property
+    def folder(self) -> Path:
+        return self._ring.path.parent
 
     def _record(self) -> None:
         self._step += 1
@@ -223,6 +233,15 @@ def assert_no_gap(scraper: Scraper, since_s: float) -> None:
         assert values == sorted(values), name
 
 
+def assert_linked_in_time(seconds: float) -> None:
+    """As `allowed_gap_s`: Ray's processes start one after the other, and each takes longer."""
+    began_s = time.monotonic()
+    subprocess.run([sys.executable, "-c", IMPORT], check=True)
+    allowed_s = max(LINKED_S, LINK_STARTS * (time.monotonic() - began_s))
+    print(f"linked after {seconds:.1f} s of {allowed_s:.1f} s")
+    assert seconds <= allowed_s
+
+
 def test_agent_that_is_killed_leaves_no_gap(head: Service, node: Service, scraper: Scraper, rank: LivingRank) -> None:
     before = holder(node)
     assert before is not None
@@ -254,9 +273,44 @@ def test_raylet_that_is_killed_leaves_no_gap(head: Service, node: Service, scrap
     assert_onset_known(head, rank)
 
 
+def test_raylet_that_is_stopped_leaves_no_gap(head: Service, node: Service, scraper: Scraper, rank: LivingRank) -> None:
+    """For longer than the head waits for it."""
+    since_s = time.monotonic()
+    before, raylet = holder(node), node.pid_of("raylet")
+    os.kill(raylet, signal.SIGSTOP)
+    try:
+        eventually(lambda: not is_linked(head, NODE_ADDRESS), "the head misses the node")
+        assert holder(node) == before, "the agent goes on without its raylet"
+    finally:
+        os.kill(raylet, signal.SIGCONT)
+    back_s = time.monotonic()
+    eventually(linked_again(head, node, but=before), "the node is linked again", within_s=LINKED_AT_ALL_WITHIN_S)
+    assert_linked_in_time(time.monotonic() - back_s)
+    assert_no_gap(scraper, since_s)
+    assert_onset_known(head, rank)
+
+
+def test_gcs_that_is_killed_leaves_no_gap(head: Service, node: Service, scraper: Scraper, rank: LivingRank) -> None:
+    """The head's engine starts anew; the node's agent is the same process."""
+    since_s = time.monotonic()
+    before, (coordinator,) = holder(node), head.coordinators()
+    os.kill(head.pid_of("gcs_server"), signal.SIGKILL)
+
+    def is_back() -> bool:
+        now = head.coordinators()
+        return len(now) == 1 and now != [coordinator] and is_linked(head, NODE_ADDRESS)
+
+    eventually(is_back, "the node is linked to the next coordinator", within_s=LINKED_AT_ALL_WITHIN_S)
+    assert_linked_in_time(time.monotonic() - since_s)
+    assert holder(node) == before
+    assert_no_gap(scraper, since_s)
+    assert_onset_known(head, rank)
+
+
 def test_node_without_engine_and_head_goes_on_until_both_are_back(
     head: Service, node: Service, scraper: Scraper, rank: LivingRank
 ) -> None:
+    """Evidence that a rank leaves meanwhile is the head's afterwards."""
     since_s = time.monotonic()
     head.kill()
     os.kill(node.pid_of("raylet"), signal.SIGKILL)
@@ -266,16 +320,24 @@ def test_node_without_engine_and_head_goes_on_until_both_are_back(
         return now is not None and now.kind is AgentKind.STAND_IN
 
     eventually(stands_in, "an agent beside the engine is at work")
+    now = holder(node)
+    assert now is not None
+    priorities = [os.getpriority(os.PRIO_PROCESS, one.pid) for one in (now.process, node.record.supervisor)]
+    assert priorities[0] == priorities[1], "the engine's start would take the processors from it"
     steps = scraper.good_since(time.monotonic())[-1].values["tidegauge_rank_steps_total"]
     eventually(
         lambda: scraper.scrapes[-1].values.get("tidegauge_rank_steps_total", 0) > steps + 100, "it goes on reading"
     )
+    leave_window(rank.folder, rank.process)
+    eventually(lambda: list((node.files.root / "evidence").glob("*.evidence")), "evidence waits for the head")
     head.up("--node-address", HEAD_ADDRESS)
     back_s = time.monotonic()
-    eventually(linked_again(head, node, but=None), "the node is linked again", within_s=LINKED_WITHIN_S)
-    print(f"linked after {time.monotonic() - back_s:.1f} s")
+    eventually(linked_again(head, node, but=None), "the node is linked again", within_s=LINKED_AT_ALL_WITHIN_S)
+    assert_linked_in_time(time.monotonic() - back_s)
     assert_no_gap(scraper, since_s)
     assert_onset_known(head, rank)
+    asked = f"/api/v1/evidence?job_id=leaking&attempt=0&uid={os.getuid()}"
+    eventually(lambda: head.get(asked)["evidence"], "the head has the evidence of that time")
     assert len(node.agents()) == 1
 
 

@@ -10,6 +10,7 @@ import itertools
 import os
 import random
 import selectors
+import signal
 import socket
 import struct
 import sys
@@ -31,6 +32,9 @@ from tidegauge.probe.run_files.run_folder import RunFolder
 MIB = 1 << 20
 HISTORY = 3000
 """Steps that a rank says it has done when it begins."""
+PAUSE_S = float(os.environ.get("ACTOR_PAUSE_S", "0"))
+"""Between two acts of those that act as fast as they can: 0 takes a core."""
+NAME_BYTES = 31 * MIB
 
 
 class Rank:
@@ -188,13 +192,28 @@ def forge_launch(folder: RunFolder, job_id: str, victims_pid: int, own: ProcessI
 
 def pesters(path: str) -> None:
     """Opens a rank's command socket as often as it can: silent, endless, nonsense; as its own user may."""
+    _crowd(path, socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+def pesters_opener(path: str) -> None:
+    """The same of the opener's socket."""
+    _crowd(path, socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def pesters_port(host: str, port: str) -> None:
+    """The same of a TCP port."""
+    _crowd((host, int(port)), socket.AF_INET, socket.SOCK_STREAM)
+
+
+def _crowd(address: str | tuple[str, int], family: int, kind: int) -> None:
     ready(os.getpid())
     kept: list[socket.socket] = []
     pick = random.Random(0)
     while not over():
-        one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        one = socket.socket(family, kind | socket.SOCK_NONBLOCK)
         with suppress(OSError):
-            one.connect(path)
+            with suppress(BlockingIOError):
+                one.connect(address)
             one.send(pick.choice((b"", b"x" * 65536, b"{" * 60000, b"\xff\n" * 8000, b'{"command": "ping"}\n' * 400)))
         kept.append(one)
         if len(kept) > 200:
@@ -225,6 +244,45 @@ def answers(how: str) -> None:
                 connection.send({"drips": b"{", "endless": b"x" * 65536, "deep": b"[" * 30_000}.get(how, b""))
 
 
+def stops() -> None:
+    """A rank with a socket that nobody will ever answer on: its process is stopped."""
+    one = Rank("mallory-job", 0)
+    one.train(5)
+    os.chdir(one.folder.path)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(socket_name(one.process))
+    listener.listen(64)
+    ready(one.process.pid)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def boasts() -> None:
+    """Evidence of a rank whose name takes 31 MiB, written again and again."""
+    one = Rank("mallory-job", 0)
+    one.train(5)
+    os.chdir(one.folder.path)
+    evidence = one.name.replace(".ring", ".evidence.json")
+    ready(one.process.pid)
+    while not over():
+        with open("new", "wb") as file:
+            file.write(b'{"version": 1, "job_name": "' + b"x" * NAME_BYTES + b'"}')
+        os.rename("new", evidence)
+        time.sleep(1.0)
+
+
+def fills(folder: str, most_bytes: str) -> None:
+    """Takes what is free in a folder that everybody may write to, up to a bound, for as long as it lives."""
+    path = os.path.join(folder, "mallory")
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    os.unlink(path)
+    with suppress(OSError):
+        for _ in range(int(most_bytes) // MIB):
+            os.write(fd, bytes(MIB))
+    ready(os.getpid())
+    while not over():
+        time.sleep(0.1)
+
+
 def serve(one: Rank, *, step_s: float, most_steps: int = sys.maxsize, **says: object) -> None:
     """Until the test has ended us: answers on the rank's socket what it ``says``, and does a step every ``step_s``."""
     commands = CommandSocket(
@@ -253,12 +311,11 @@ def over() -> bool:
     """Whether the test has ended us."""
     with selectors.DefaultSelector() as waiting:
         waiting.register(0, selectors.EVENT_READ)
-        return bool(waiting.select(0))
+        return bool(waiting.select(PAUSE_S))
 
 
-ACTORS: Mapping[str, Callable[..., None]] = {
-    one.__name__: one for one in (trains, swaps, cuts, floods, claims, pesters, answers)
-}
+_ALL = (trains, swaps, cuts, floods, claims, pesters, pesters_opener, pesters_port, stops, boasts, fills, answers)
+ACTORS: Mapping[str, Callable[..., None]] = {one.__name__: one for one in _ALL}
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 
 It serves ``/metrics`` at the same address, judges, collects evidence and keeps the agent's state; it is linked to no
 coordinator. It ends when the engine's agent asks for the place (SIGTERM), or when it finds the place taken.
+
+It is not nice, as the engine's actors are: mostly the engine is starting beside it, which takes what there is of the
+unit's processors for seconds, and scrapes would wait for that.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -22,9 +23,6 @@ from tidegauge.core.views import NodeSummary
 from tidegauge.protocol.messages import ReportReply
 
 log = logging.getLogger("tidegauge.cluster.ray_service.stand_in")
-
-NICENESS = 15
-"""That of the engine's actors: training comes first."""
 
 
 class NotLinked:
@@ -52,8 +50,6 @@ def main(argv: Sequence[str]) -> int:
         return 0
     service = open_agent_service(spec, files, node_id="", reporter=NotLinked(), place=place)
     service.start()
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
     announce(files.agent, service.metrics_address or "")
     log.info("at work beside the engine, not linked to the coordinator; /metrics is at %s", service.metrics_address)
     signal.sigwait(stops)
