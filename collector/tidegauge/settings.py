@@ -244,8 +244,7 @@ class Settings(BaseModel):
     """Workloads that a policy may restart. ``asked``: those whose owner opted in with the annotation
     ``tidegauge.dev/actions: requeue``. ``all``: every workload that does not opt out."""
     kubernetes_resubmit: bool = False
-    """Whether Tidegauge may submit a copy of a workload whose environment has to change and whose pods it did not
-    prepare. The controller needs ``--resubmit`` and the right to create workloads."""
+    """Has no effect, and is still accepted: workloads are no longer submitted again as copies."""
     kubernetes_shared_gpu_replicas: int | None = Field(default=None, ge=2, le=64)
     """Number of pods that share a GPU requested as ``nvidia.com/gpu.shared``. Default: unknown."""
     kubernetes_controller: str | None = None

@@ -71,6 +71,10 @@ class FakeStore:
     def synced(self) -> bool:
         return self.problem is None
 
+    @property
+    def current(self) -> bool:
+        return self.problem is None
+
     def see(self, item: Object, *, deleted: bool) -> None:
         """An event of the watch: an object that does not match any more is a deleted one."""
         key = _key(item)

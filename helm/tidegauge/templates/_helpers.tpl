@@ -255,7 +255,6 @@ true
   "kubernetes" "on"
   "kubernetes_kinds" (join "," .Values.workloads.kinds)
   "kubernetes_requeue" .Values.workloads.requeue
-  "kubernetes_resubmit" .Values.workloads.resubmit
   "kubernetes_controller" (printf "%s/%s" (include "tidegauge.namespace" .) (include "tidegauge.leaseName" .))
   "policy_file" "/etc/tidegauge/policy/policy.yaml"
 -}}

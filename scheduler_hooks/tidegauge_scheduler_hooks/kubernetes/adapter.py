@@ -38,7 +38,7 @@ from tidegauge_scheduler_hooks.kubernetes.events import (
     record_event,
 )
 from tidegauge_scheduler_hooks.kubernetes.facts_of_workloads import can_do, facts_of, find, is_ours
-from tidegauge_scheduler_hooks.kubernetes.intents import CANCEL, COPIED, HOLD, Changes, IncidentIntent, Stopped, merged
+from tidegauge_scheduler_hooks.kubernetes.intents import CANCEL, HOLD, Changes, IncidentIntent, Stopped, merged
 from tidegauge_scheduler_hooks.kubernetes.owners import BY_NAME, KINDS, State
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
@@ -61,7 +61,7 @@ from tidegauge_scheduler_hooks.rank_commands import cap_ranks, tell_through_rank
 
 log = logging.getLogger(__name__)
 
-_AFTER = {HOLD: Presence.HELD, CANCEL: Presence.GONE, COPIED: Presence.REPLACED}
+_AFTER = {HOLD: Presence.HELD, CANCEL: Presence.GONE}
 
 
 def presence_of(incarnation: str, workload: Workload | None) -> Presence:
@@ -108,8 +108,8 @@ class KubernetesScheduler:
     pod of each rank.
 
     ``kinds``: those that may be acted on. ``requeue_unasked``: all workloads may be requeued that do not forbid it, not
-    only those whose owner allowed it. ``resubmit``: the controller submits copies. ``controller_age_s``: the seconds
-    since the controller renewed its Lease; ``None``: there is none."""
+    only those whose owner allowed it. ``controller_age_s``: the seconds since the controller renewed its Lease;
+    ``None``: there is none."""
 
     def __init__(
         self,
@@ -121,7 +121,6 @@ class KubernetesScheduler:
         kinds: Collection[str] = tuple(KINDS),
         checkpoints: RankCheckpoint | None = None,
         requeue_unasked: bool = False,
-        resubmit: bool = False,
         shared_gpu_replicas: int | None = None,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
@@ -132,7 +131,6 @@ class KubernetesScheduler:
         self._kinds = frozenset(kinds)
         self._checkpoints = checkpoints or RankCheckpoint(ranks)
         self._requeue_unasked = requeue_unasked
-        self._resubmit = resubmit
         self._shared_gpu_replicas = shared_gpu_replicas
         self._wall_s = wall_s
         self._stops = Stops(api)
@@ -202,8 +200,8 @@ class KubernetesScheduler:
         self._mark(workload, partial(self._check_running, target), REMARK, lambda _: cut(text, MAX_NOTE_BYTES))
 
     def cap(self, target: JobTarget, fraction: float, *, decision_id: str) -> str:
-        """Cap by the ranks' own command sockets now, and by the annotation ``CHANGES`` of the workload for every run
-        that Tidegauge starts: templates of pods cannot be changed while they run."""
+        """Cap by the ranks' own command sockets now, and by the annotation ``CHANGES`` of the workload for every pod
+        that is made from now on."""
         workload = self._check_may(target, ActionKind.CAP)
         later = Changes(environ={FRACTION_VARIABLE: f"{fraction:.6g}"})
         remembered = workload.why_not_stoppable() is None
@@ -213,9 +211,7 @@ class KubernetesScheduler:
             )
         done = cap_ranks(self._ranks, target, fraction)
         log.info("decision %s: %s capped at %g", decision_id, workload.title, fraction)
-        return (
-            f"{done}, and on later runs that Tidegauge starts" if remembered else f"{done}; later runs are not capped"
-        )
+        return f"{done}, and in later pods" if remembered else f"{done}; later runs are not capped"
 
     def checkpoint(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
         """Ask by the ranks' own command sockets. Once they were asked, their proof does not wait for the API server."""
@@ -244,7 +240,6 @@ class KubernetesScheduler:
                 decision_id=decision_id,
                 at_unix_s=self._wall_s(),
                 earlier=[self._directory.earlier(pod) for pod in workload.living],
-                resubmit=self._resubmit,
             )
             self._check_unmarked(workload)
             return {REQUEUE: text, STOPPED: None}

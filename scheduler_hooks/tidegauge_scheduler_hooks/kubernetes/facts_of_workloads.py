@@ -13,9 +13,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import Owned, State, at, time_s
 from tidegauge_scheduler_hooks.kubernetes.workloads import (
     Workload,
     annotations_of,
-    attempt_of,
     restart_label,
-    template_attempt,
 )
 from tidegauge_scheduler_hooks.ports import THROUGH_RANKS
 
@@ -97,9 +95,8 @@ def _is_past(workload: Workload, uids: Collection[str]) -> bool:
     """Whether these pods are of a run that has been replaced: they are seen a little longer than they live, and must
     not be taken for the next run."""
     pods = [pod for pod in workload.pods if pod["metadata"]["uid"] in uids]
-    attempt = template_attempt(workload.kind, workload.obj)
     restart = max((restart_label(pod) for pod in workload.living), default=0)
-    return any(attempt_of(pod) < attempt or restart_label(pod) < restart for pod in pods)
+    return any(workload.is_of_earlier_attempt(pod) or restart_label(pod) < restart for pod in pods)
 
 
 def _share(workload: Workload, shared_gpu_replicas: int | None) -> float | None:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from tidegauge.core.jobs.kubernetes import COPY_OF, PREFIX
+from tidegauge.core.jobs.kubernetes import PREFIX
 from tidegauge_scheduler_hooks.kubernetes.owners import at
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS, Object
 from tidegauge_scheduler_hooks.kubernetes.run_ends import DISRUPTED
@@ -20,7 +20,7 @@ _KEPT_OF_METADATA = (
     "name", "namespace", "uid", "ownerReferences", "creationTimestamp", "deletionTimestamp",
     "deletionGracePeriodSeconds",
 )  # fmt: skip
-_KEPT_LABELS = (COPY_OF, QUEUE_LABEL, RESTART_LABEL)
+_KEPT_LABELS = (QUEUE_LABEL, RESTART_LABEL)
 
 
 class _Gone(NamedTuple):

@@ -20,8 +20,8 @@ MAX_TIME_S = 1e12
 MAX_TEXT_CHARS = 500
 """For reasons, texts and names: a longer one is cut when it is written, and refused when it is read."""
 
-HOLD, CANCEL, COPIED = "hold", "cancel", "copied"
-ACTIONS = (HOLD, CANCEL, COPIED)
+HOLD, CANCEL = "hold", "cancel"
+ACTIONS = (HOLD, CANCEL)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class RequeueOrder:
-    """A workload that was suspended so that it starts again (annotation ``REQUEUE``)."""
+    """A workload that is started again (annotation ``REQUEUE``, and afterwards ``RESTARTING``)."""
 
     decision: str
     attempt: int
@@ -54,8 +54,6 @@ class RequeueOrder:
     environ: Mapping[str, str] = field(default_factory=dict)
     alloc_conf: Mapping[str, str] = field(default_factory=dict)
     torch_version: str | None = None
-    copy: bool = False
-    """Its pods were not injected, so their environment changes only in a copy of the workload."""
 
     @property
     def changes(self) -> Changes:
@@ -68,7 +66,7 @@ class Stopped:
 
     decision: str
     action: str
-    """``hold``, ``cancel`` or ``copied`` (it goes on in a copy)."""
+    """``hold`` or ``cancel``."""
     reason: str
     at: float
     mark: str = ""
@@ -103,11 +101,9 @@ def encode(intent: Changes | RequeueOrder | Stopped | IncidentIntent) -> str:
 def decode_requeue(text: str) -> RequeueOrder:
     """Raises ``ValueError`` for anything that ``encode`` does not write."""
     raw = _object(text)
-    attempt, copy = raw.get("attempt"), raw.get("copy", False)
+    attempt = raw.get("attempt")
     if not isinstance(attempt, int) or isinstance(attempt, bool) or not 0 < attempt <= MAX_ATTEMPT:
         raise ValueError("attempt is not a count")
-    if not isinstance(copy, bool):
-        raise ValueError("copy is neither true nor false")
     return RequeueOrder(
         decision=_text(raw, "decision"),
         attempt=attempt,
@@ -117,7 +113,6 @@ def decode_requeue(text: str) -> RequeueOrder:
         environ=_texts(raw, "environ"),
         alloc_conf=_texts(raw, "alloc_conf"),
         torch_version=_torch_version(raw),
-        copy=copy,
     )
 
 

@@ -47,8 +47,6 @@ class OwnerKind:
     resource: Resource
     suspend: Path | None
     """The field that suspends it; ``None``: it cannot be suspended."""
-    templates: Callable[[Object], Sequence[Path]]
-    """The paths of its pod templates; they end in a PodTemplateSpec."""
     final: frozenset[str] = frozenset()
     """Conditions that say that it has ended."""
     runs: tuple[str, ...] = ()
@@ -77,33 +75,6 @@ class Owned(NamedTuple):
         return str(self.obj["metadata"]["uid"])
 
 
-def _job_templates(_: Object) -> Sequence[Path]:
-    return [("spec", "template")]
-
-
-def _jobset_templates(obj: Object) -> Sequence[Path]:
-    jobs = obj.get("spec", {}).get("replicatedJobs") or ()
-    return [("spec", "replicatedJobs", index, "template", "spec", "template") for index in range(len(jobs))]
-
-
-def _pytorch_templates(obj: Object) -> Sequence[Path]:
-    return [
-        ("spec", "pytorchReplicaSpecs", name, "template") for name in obj.get("spec", {}).get("pytorchReplicaSpecs", {})
-    ]
-
-
-def _ray_templates(obj: Object) -> Sequence[Path]:
-    cluster = obj.get("spec", {}).get("rayClusterSpec") or {}
-    heads: list[Path] = [("spec", "rayClusterSpec", "headGroupSpec", "template")] if "headGroupSpec" in cluster else []
-    workers = cluster.get("workerGroupSpecs") or ()
-    return [*heads, *(("spec", "rayClusterSpec", "workerGroupSpecs", at, "template") for at in range(len(workers)))]
-
-
-def _no_templates(_: Object) -> Sequence[Path]:
-    """None: a TrainJob's are in its runtime; ``patches.resume_patch`` goes through ``runtimePatches``."""
-    return []
-
-
 def _any_active(field: str) -> Callable[[Mapping[str, Any]], bool]:
     """A function that tells whether one of the parts that ``field`` lists (or names) has something active."""
 
@@ -115,11 +86,10 @@ def _any_active(field: str) -> Callable[[Mapping[str, Any]], bool]:
 
 
 SUSPEND: Path = ("spec", "suspend")
-POD = OwnerKind(PODS, None, _no_templates)
+POD = OwnerKind(PODS, None)
 JOB = OwnerKind(
     JOBS,
     SUSPEND,
-    _job_templates,
     final=frozenset({"Complete", "Failed"}),
     runs=("startTime",),
     restarts="failed",
@@ -128,24 +98,20 @@ JOB = OwnerKind(
 JOBSET = OwnerKind(
     JOBSETS,
     SUSPEND,
-    _jobset_templates,
     final=frozenset({"Completed", "Failed"}),
     restarts="restarts",
     busy=_any_active("replicatedJobsStatus"),
 )
-TRAINJOB = OwnerKind(
-    TRAINJOBS, SUSPEND, _no_templates, final=frozenset({"Complete", "Failed"}), busy=_any_active("jobsStatus")
-)
+TRAINJOB = OwnerKind(TRAINJOBS, SUSPEND, final=frozenset({"Complete", "Failed"}), busy=_any_active("jobsStatus"))
 PYTORCHJOB = OwnerKind(
     PYTORCHJOBS,
     ("spec", "runPolicy", "suspend"),
-    _pytorch_templates,
     final=frozenset({"Succeeded", "Failed"}),
     runs=("startTime",),
     busy=_any_active("replicaStatuses"),
 )
-RAYJOB = OwnerKind(RAYJOBS, SUSPEND, _ray_templates, runs=("startTime", "rayClusterName"), restarts="failed")
-RAYCLUSTER = OwnerKind(RAYCLUSTERS, None, _no_templates)
+RAYJOB = OwnerKind(RAYJOBS, SUSPEND, runs=("startTime", "rayClusterName"), restarts="failed")
+RAYCLUSTER = OwnerKind(RAYCLUSTERS, None)
 
 KINDS: Mapping[str, OwnerKind] = {kind.name: kind for kind in (JOB, JOBSET, TRAINJOB, PYTORCHJOB, RAYJOB)}
 """Kinds that can be acted on, by the names of the setting ``kubernetes_kinds``."""
@@ -172,12 +138,13 @@ def links_below(kind: OwnerKind) -> tuple[OwnerKind, ...]:
 
 
 def topmost(
-    pod: Object, known: Mapping[str, OwnerKind], lookup: Callable[[Resource, str, str], Object | None]
+    pod: Object, known: Mapping[str, OwnerKind], lookup: Callable[[Resource, str, OwnerReference], Object | None]
 ) -> Owned | None:
     """The owner of ``pod``, by the owner references with ``controller: true``, as far as ``known`` reaches.
 
-    ``lookup`` (resource, namespace, uid) finds an owner. ``None``: one of a known kind is not found; it has gone, or
-    has not been seen yet."""
+    ``lookup`` (resource, namespace, reference) finds an owner. ``None``: one of a known kind is not found; it has gone,
+    or has not been seen yet. What a reference says is its author's word, so only its uid counts, in the pod's own
+    namespace."""
     namespace = pod["metadata"].get("namespace", "")
     found = Owned(POD, pod)
     for _ in range(MAX_OWNERS):
@@ -188,8 +155,12 @@ def topmost(
         if kind is None or kind.resource.group != reference.group:
             harmless = (reference.group, reference.kind) in HARMLESS_OWNERS
             return found if harmless else found._replace(foreign=reference.kind)
-        owner = lookup(kind.resource, namespace, reference.uid)
-        if owner is None or owner["metadata"].get("namespace") != namespace:
+        owner = lookup(kind.resource, namespace, reference)
+        if (
+            owner is None
+            or owner["metadata"].get("namespace") != namespace
+            or owner["metadata"]["uid"] != reference.uid
+        ):
             return None
         found = Owned(kind, owner)
     return found._replace(foreign=found.kind.name)

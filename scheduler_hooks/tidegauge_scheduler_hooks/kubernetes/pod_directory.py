@@ -13,6 +13,7 @@ from tidegauge_scheduler_hooks.kubernetes.gone_objects import GoneObjects
 from tidegauge_scheduler_hooks.kubernetes.owners import (
     Owned,
     OwnerKind,
+    OwnerReference,
     at,
     controller_of,
     links_below,
@@ -23,7 +24,13 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
 )
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS, Object, ObjectStore, Resource, Watches
 from tidegauge_scheduler_hooks.kubernetes.run_ends import EndedRun
-from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, attempt_of, job_name, restart_label
+from tidegauge_scheduler_hooks.kubernetes.workloads import (
+    Workload,
+    annotations_of,
+    attempt_of,
+    restart_label,
+    told_attempt,
+)
 
 SELECTOR = PROFILE_LABEL
 """Pods with the label, with any value; the injection puts it on pods that it watches for their namespace's sake. No
@@ -74,13 +81,14 @@ class PodDirectory:
         if pod is None or owned is None:
             return None
         said = (_owner_named_on(found) for found in (pod, owned.obj))
+        told = told_attempt(pod)
         return PodFacts(
             pod_uid=uid,
             namespace=pod["metadata"]["namespace"],
             pod=pod["metadata"]["name"],
-            job_name=job_name(owned.obj),
+            job_name=owned.obj["metadata"]["name"],
             kind=owned.kind.name,
-            attempt=attempt_of(pod) + restart_label(pod) + self.earlier(pod),
+            attempt=(attempt_of(owned.obj) if told is None else told) + restart_label(pod) + self.earlier(pod),
             user_name=next(filter(None, said), pod["metadata"]["namespace"]),
             containers=_containers(pod),
         )
@@ -112,10 +120,10 @@ class PodDirectory:
         kind = None if reference is None else self.kinds.get(reference.kind)
         if reference is None or kind is None:
             return None
-        return self._last_owner(kind.resource, pod["metadata"]["namespace"], reference.uid)
+        return self._last_owner(kind.resource, pod["metadata"]["namespace"], reference)
 
-    def _last_owner(self, resource: Resource, namespace: str, uid: str) -> Object | None:
-        return self.owner(resource, namespace, uid) or self._last_seen(uid)
+    def _last_owner(self, resource: Resource, namespace: str, reference: OwnerReference) -> Object | None:
+        return self.owner(resource, namespace, reference) or self._last_seen(reference.uid)
 
     def _last_seen(self, uid: str) -> Object | None:
         """An object that was deleted lately."""
@@ -156,7 +164,7 @@ class PodDirectory:
         kind = None if reference is None else self.kinds.get(reference.kind)
         if reference is None or kind is None:
             return 0
-        job = self.owner(kind.resource, pod["metadata"]["namespace"], reference.uid)
+        job = self.owner(kind.resource, pod["metadata"]["namespace"], reference)
         if job is None or not runs_one_pod(kind, job):
             return 0
         others = [other for other in self.pods_of(job) if other["metadata"]["uid"] != uid]
@@ -169,10 +177,10 @@ class PodDirectory:
                 seen = self._earlier[uid] = max(seen, self._earlier.get(uid, 0))
         return seen
 
-    def owner(self, resource: Resource, namespace: str, uid: str) -> Object | None:
+    def owner(self, resource: Resource, namespace: str, reference: OwnerReference) -> Object | None:
         """The object of a known kind in that namespace, as last heard."""
         store = self._owners.get(resource)
-        found = None if store is None else store.by_uid(uid)
+        found = None if store is None else store.by_uid(reference.uid)
         return found if found is None or _namespace(found) == namespace else None
 
     def _changed(self, obj: Object, deleted: bool) -> None:

@@ -126,6 +126,10 @@ class ObjectStore(Protocol):
         Otherwise absence proves nothing."""
 
     @property
+    def current(self) -> bool:
+        """Whether its watch is open at this moment, so that what it shows is moments old."""
+
+    @property
     def problem(self) -> str | None:
         """Why it is not synced, for people (no right to watch, no such kind, no connection)."""
 

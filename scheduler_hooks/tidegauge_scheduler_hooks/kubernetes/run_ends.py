@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tidegauge.core.job_records.record import JobEnd
-from tidegauge_scheduler_hooks.kubernetes.intents import COPIED
 from tidegauge_scheduler_hooks.kubernetes.owners import (
     JOB,
     JOBSET,
@@ -26,7 +25,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
     time_s,
 )
 from tidegauge_scheduler_hooks.kubernetes.ports import Object
-from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, attempt_of, restart_label, template_attempt
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, restart_label
 
 COMPLETE = ("Complete", "Completed", "Succeeded")
 """Conditions of owners, by kind; a RayJob has none."""
@@ -131,12 +130,10 @@ def _end_by_people(run: EndedRun) -> JobEnd | None:
 
 def _is_followed(run: EndedRun, *, finished: bool, ended_early: bool) -> bool:
     workload = run.workload
-    if any(attempt_of(pod) < template_attempt(workload.kind, workload.obj) for pod in run.pods):
+    if any(workload.is_of_earlier_attempt(pod) for pod in run.pods):
         return True
-    if not finished and _is_suspended(workload):
-        stopped = workload.stopped
-        if workload.order is not None or (stopped is not None and stopped.action == COPIED):
-            return True
+    if not finished and _is_suspended(workload) and workload.order is not None:
+        return True
     if workload.kind is RAYJOB:
         return _is_of_another_cluster(run)
     restarts = max((restart_label(pod) for pod in run.pods), default=0)
@@ -169,8 +166,7 @@ def _is_of_another_cluster(run: EndedRun) -> bool:
 def _ray_retries(run: EndedRun) -> bool:
     """KubeRay starts a RayJob again by itself only when it failed."""
     workload = run.workload
-    attempt = template_attempt(workload.kind, workload.obj)
-    ours = workload.order is not None or any(attempt_of(pod) < attempt for pod in run.pods)
+    ours = workload.order is not None or any(workload.is_of_earlier_attempt(pod) for pod in run.pods)
     return workload.kind is RAYJOB and not ours and bool(at(workload.obj, ("status", "failed")))
 
 

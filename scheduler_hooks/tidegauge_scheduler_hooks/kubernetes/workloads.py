@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tidegauge.core.jobs.kubernetes import (
     ACTIONS,
     ATTEMPT,
     CHANGES,
-    COPY_OF,
     INCIDENT,
     INJECTED,
-    PREFIX,
     REQUEUE,
+    RESTARTING,
     STOPPED,
     job_id,
     words,
@@ -33,7 +31,6 @@ from tidegauge_scheduler_hooks.kubernetes.intents import (
 )
 from tidegauge_scheduler_hooks.kubernetes.owners import (
     RAYJOB,
-    TRAINJOB,
     OwnerKind,
     State,
     at,
@@ -48,8 +45,6 @@ RESTART_LABEL = "jobset.sigs.k8s.io/restart-attempt"
 BY_POLICY = "policy"
 """The beginning of ``INJECTED`` on pods that the MutatingAdmissionPolicy of the chart changed."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-MANAGER = PREFIX + "controller"
-"""Our entry in a TrainJob's ``spec.runtimePatches``."""
 GITOPS = (
     "argocd.argoproj.io/tracking-id",
     "argocd.argoproj.io/instance",
@@ -57,9 +52,6 @@ GITOPS = (
     "helm.toolkit.fluxcd.io/name",
 )
 """Labels and annotations by which Argo CD and Flux know their objects, on which they revert changes."""
-
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-"""RFC 1123, as ``core.jobs.kubernetes.namespace_of`` wants it."""
 
 Intent = TypeVar("Intent")
 
@@ -93,8 +85,7 @@ class Workload:
 
     @property
     def job_id(self) -> str:
-        """A copy keeps the name of the first one."""
-        return job_id(self.namespace, job_name(self.obj))
+        return job_id(self.namespace, self.name)
 
     @property
     def state(self) -> State:
@@ -133,6 +124,11 @@ class Workload:
         return _intent(self.obj, REQUEUE, decode_requeue)
 
     @property
+    def restarting(self) -> RequeueOrder | None:
+        """The order that it was started again by, until a new pod has shown with what."""
+        return _intent(self.obj, RESTARTING, decode_requeue)
+
+    @property
     def stopped(self) -> Stopped | None:
         return _intent(self.obj, STOPPED, decode_stopped)
 
@@ -142,7 +138,7 @@ class Workload:
 
     @property
     def changes(self) -> Changes:
-        """The changes for all further attempts."""
+        """The changes for all further pods."""
         return _intent(self.obj, CHANGES, decode_changes) or Changes()
 
     @property
@@ -155,6 +151,11 @@ class Workload:
         """Whether all of its pods were made by our webhook, which reads ``CHANGES``. The admission policy does not."""
         marks = [annotations_of(pod).get(INJECTED) for pod in self.living]
         return all(mark is not None and not mark.startswith(BY_POLICY) for mark in marks)
+
+    def is_of_earlier_attempt(self, pod: Object) -> bool:
+        """Whether the webhook told the pod a smaller attempt than the present one. Nobody knows that of other pods."""
+        told = told_attempt(pod)
+        return told is not None and told < self.attempt
 
     def why_not_stoppable(self) -> str | None:
         """Why it must not be suspended; ``None`` if it may be."""
@@ -182,40 +183,25 @@ def labels_of(obj: Object) -> Mapping[str, str]:
     return obj["metadata"].get("labels") or {}
 
 
-def job_name(obj: Object) -> str:
-    """The name of the job: a copy has the first workload's, if its label is a valid name."""
-    first = labels_of(obj).get(COPY_OF, "")
-    return first if _NAME.fullmatch(first) else str(obj["metadata"]["name"])
-
-
 def attempt_of(obj: Object) -> int:
-    """The annotation ``ATTEMPT`` of a workload or a pod; 0 for an invalid one."""
+    """The annotation ``ATTEMPT`` of a workload; 0 for an invalid one."""
     return _count(annotations_of(obj).get(ATTEMPT))
+
+
+def told_attempt(pod: Object) -> int | None:
+    """The attempt that the webhook told the pod; ``None``: it told none."""
+    text = annotations_of(pod).get(ATTEMPT)
+    return None if text is None else _count(text)
 
 
 def restart_label(pod: Object) -> int:
     return _count(labels_of(pod).get(RESTART_LABEL))
 
 
-def template_attempt(kind: OwnerKind, obj: Object) -> int:
-    """The ``ATTEMPT`` that all pods of the present run have at least: those with less are of an earlier one."""
-    if kind is TRAINJOB:
-        ours: Mapping[str, Any] = next((entry for entry in runtime_patches(obj) if entry.get("manager") == MANAGER), {})
-        jobs = at(ours, ("trainingRuntimeSpec", "template", "spec", "replicatedJobs")) or ()
-        found = [at(job, ("template", "spec", "template")) for job in jobs]
-    else:
-        found = [at(obj, path) for path in kind.templates(obj)]
-    return min((attempt_of({"metadata": (one or {}).get("metadata") or {}}) for one in found), default=0)
-
-
 def next_attempt(workload: Workload, earlier: Sequence[int]) -> int:
     """The ``ATTEMPT`` of the next run. ``earlier``: for each pod, how many of the same Job came before it; those may be
     deleted any time, so they are counted in, and no attempt has the number of an earlier one."""
     return min(max([workload.attempt, *earlier], default=0) + 1, MAX_ATTEMPT)
-
-
-def runtime_patches(trainjob: Object) -> Sequence[Any]:
-    return at(trainjob, ("spec", "runtimePatches")) or ()
 
 
 def _intent(obj: Object, name: str, decode: Callable[[str], Intent]) -> Intent | None:

@@ -57,7 +57,7 @@ def test_the_service_takes_its_settings(full: Rendered) -> None:
     assert found.poll_period_s == 1
     assert found.public_url == "https://tidegauge.example.org"
     assert found.policy_file == Path("/etc/tidegauge/policy/policy.yaml")
-    assert (found.kubernetes_requeue, found.kubernetes_resubmit) == ("all", True)
+    assert found.kubernetes_requeue == "all"
     assert found.kubernetes_shared_gpu_replicas == 4
 
 
@@ -70,7 +70,7 @@ def test_head_and_controller_mean_the_same_lease(least: Rendered) -> None:
 
 def test_the_controller_takes_its_command_line(full: Rendered) -> None:
     found = options(full)
-    assert (found.namespace, found.resubmit, found.namespaces) == (NAMESPACE, True, None)
+    assert (found.namespace, found.namespaces) == (NAMESPACE, None)
     assert found.webhook is not None
     assert found.webhook.injection.shared_gpu_replicas == 4
     assert found.webhook.injection.probe_resources is not None

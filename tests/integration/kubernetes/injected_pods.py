@@ -13,12 +13,16 @@ import tidegauge
 from integration.kubernetes.target import Connection, eventually, pod
 from kube_standins.images import Image
 from tidegauge.core.jobs.kubernetes import INJECTED, PROFILE_LABEL
+from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi
+from tidegauge_scheduler_hooks.kubernetes.client.watches import ClientWatches
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import SecretCertificate, trust
 from tidegauge_scheduler_hooks.kubernetes.injection.history import SubmissionHistory
 from tidegauge_scheduler_hooks.kubernetes.injection.names import INSTALL_COMMAND
+from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import OwnerReader
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.webhook import Injector, WebhookServer
-from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, KubeApi
+from tidegauge_scheduler_hooks.kubernetes.owners import watched_kinds
+from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES
 
 PROBE_IMAGE = "registry.example.org/tidegauge-probe:1"
 ROOT = Path(__file__).parents[3]
@@ -29,7 +33,7 @@ class Webhook:
     """Served on loopback for the pods of one namespace."""
 
     def __init__(
-        self, admin: Connection, api: KubeApi, namespace: str, name: str, *, history: Path | None = None
+        self, admin: Connection, api: ClientApi, namespace: str, name: str, *, history: Path | None = None
     ) -> None:
         self.name = name
         self._admin = admin
@@ -37,7 +41,11 @@ class Webhook:
         self.certificate = SecretCertificate(api, namespace, "webhook-certificate", ["localhost"])
         self.history = SubmissionHistory(history)
         self.history.refresh()
-        self.injector = Injector(InjectionOptions(PROBE_IMAGE), self._labels, self.history.sentence)
+        self.watches = ClientWatches(api, namespaces=[namespace])
+        kinds = watched_kinds(["Job"])
+        stores = {kind.resource: self.watches.store(kind.resource) for kind in kinds.values()}
+        settings_of = OwnerReader(api, kinds, stores).settings_of
+        self.injector = Injector(InjectionOptions(PROBE_IMAGE), self._labels, self.history.sentence, settings_of)
         self.server = WebhookServer("127.0.0.1", 0, self.certificate, self.injector.answer)
 
     def _labels(self, namespace: str) -> Mapping[str, str]:
@@ -56,7 +64,7 @@ class Webhook:
 
 
 @contextmanager
-def serving(admin: Connection, api: KubeApi, namespace: str, *, history: Path | None = None) -> Iterator[Webhook]:
+def serving(admin: Connection, api: ClientApi, namespace: str, *, history: Path | None = None) -> Iterator[Webhook]:
     """A webhook for the pods of ``namespace``, asked by the time that the block begins, and for its Jobs where there is
     a file of what earlier ones needed."""
     webhook = Webhook(admin, api, namespace, f"tidegauge-{uuid.uuid4().hex[:8]}", history=history)
@@ -74,6 +82,7 @@ def serving(admin: Connection, api: KubeApi, namespace: str, *, history: Path | 
     finally:
         admin.ask("DELETE", f"{CONFIGURATIONS}/{webhook.name}")
         webhook.server.stop(drain_s=5.0)
+        webhook.watches.close()
 
 
 def _configuration(name: str, port: int, namespace: str, *, jobs: bool) -> dict[str, Any]:

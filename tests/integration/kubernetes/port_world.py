@@ -14,7 +14,7 @@ from typing import Any
 from fake_ranks import FakeRanks
 from integration.kubernetes.target import WITHIN_S, KubeTarget, bind
 from sample_views import identity, job_view, rank_summary
-from scheduler_hooks.kubernetes.workload_samples import SUBMITTED_WITH, workload
+from scheduler_hooks.kubernetes.workload_samples import SUBMITTED_WITH, templates_of, workload
 from scheduler_hooks.port_contract import ContractWorld
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.jobs.kubernetes import CHANGES, INJECTED, SCHEDULER, PodPlace
@@ -119,8 +119,7 @@ class ApiWorld(ContractWorld):
 
     def environ(self, job: JobView) -> dict[str, str]:
         """As the webhook would set it."""
-        pod = self._started[name_of(job)][-1]
-        wanted = decode_changes(pod["metadata"]["annotations"].get(CHANGES, "{}"))
+        wanted = decode_changes(self.object(job)["metadata"]["annotations"].get(CHANGES, "{}"))
         settings = JobSettings("", 0, 0, wanted.environ, wanted.alloc_conf, wanted.torch_version)
         return {**SUBMITTED_WITH, **changes(settings, SUBMITTED_WITH)}
 
@@ -216,7 +215,7 @@ def submitted(kind: str, name: str) -> dict[str, Any]:
     del obj["metadata"]["namespace"]
     if kind == "JobSet":
         obj["spec"]["replicatedJobs"] = obj["spec"]["replicatedJobs"][:1]
-    for path in KINDS[kind].templates(obj):
+    for path in templates_of(KINDS[kind], obj):
         template: Any = at(obj, path)
         template["metadata"]["labels"]["test"] = name
         template["metadata"]["annotations"] = {INJECTED: "1"}

@@ -12,6 +12,7 @@ import yaml
 
 from integration.kubernetes.target import KubeTarget, eventually
 from kube_standins.jobset import StandInJobSets
+from scheduler_hooks.kubernetes.workload_samples import templates_of
 from tidegauge.core.jobs.kubernetes import LEAK_CONDITION
 from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB, JOBSET, OwnerKind, at, condition, is_true
@@ -37,7 +38,7 @@ def example(kind: OwnerKind) -> Any:
     """As the page has it, for a scheduler that is nobody: no real node takes its pods."""
     texts = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (found,) = [obj for obj in map(yaml.safe_load, texts) if obj["kind"] == kind.name]
-    for path in kind.templates(found):
+    for path in templates_of(kind, found):
         template: Any = at(found, path)
         template["spec"]["schedulerName"] = "tidegauge-test-nobody"
     return found

@@ -20,7 +20,7 @@ from integration.kubernetes.injected_pods import (
 )
 from integration.kubernetes.stand_in_pods import open_bench, shell
 from integration.kubernetes.target import Connection, KubeTarget, eventually, pod
-from tidegauge.core.jobs.kubernetes import CHANGES, INJECTED, PROFILE_LABEL
+from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, INJECTED, PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import SecretCertificate
 from tidegauge_scheduler_hooks.kubernetes.injection.names import PYTHONPATH_ENTRY
 
@@ -84,14 +84,15 @@ def test_the_pods_of_a_job_come_out_watched_and_a_resumed_job_with_what_was_chan
     template: dict[str, Any] = {"metadata": {"labels": {PROFILE_LABEL: "auto"}}, "spec": pod("x")["spec"]}
     admin.do("POST", jobs, {"metadata": {"name": "train"}, "spec": {"suspend": True, "template": template}})
     change = '{"environ": {"TIDEGAUGE_MEMORY_FRACTION": "0.5"}, "alloc_conf": {"expandable_segments": "True"}}'
-    annotations = {CHANGES: change, "tidegauge.dev/attempt": "1"}
+    annotations = {CHANGES: change, ATTEMPT: "1"}
     admin.do(
         "PATCH", f"{jobs}/train",
-        {"spec": {"suspend": False, "template": {"metadata": {"annotations": annotations}}}},
+        {"metadata": {"annotations": annotations}, "spec": {"suspend": False}},
         content_type="application/merge-patch+json",
     )  # fmt: skip
     [made] = eventually(lambda: admin.do("GET", f"/api/v1/namespaces/{namespace}/pods")["items"])
     found = environ(made)
+    assert made["metadata"]["annotations"][ATTEMPT] == "1"
     assert (found["TIDEGAUGE_JOB_ID"], found["TIDEGAUGE_ATTEMPT"]) == (f"{namespace}/train", "1")
     assert found["TIDEGAUGE_MEMORY_FRACTION"] == "0.5"
     assert found["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"

@@ -32,7 +32,7 @@ class TheirControllers(FakeControllers):
 class Process:
     """One replica of ours that leads; it remembers nothing of an earlier one."""
 
-    def __init__(self, world: ControllerWorld, *, resubmit: bool = False) -> None:
+    def __init__(self, world: Any) -> None:
         self.world = world
         self.leads = True
         self.told: list[WorkKey] = []
@@ -43,7 +43,6 @@ class Process:
             world.kube,
             self.look,
             may_act=lambda: self.leads,
-            resubmit=resubmit,
             counts=self.counts,
             now_s=lambda: world.now_s,
         )
@@ -85,7 +84,6 @@ class ControllerWorld:
 
     @property
     def starts(self) -> int:
-        """Of the workload, and of copies of it."""
         return sum(len(names) for names in self.controllers.started.values())
 
     @property

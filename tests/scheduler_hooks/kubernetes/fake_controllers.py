@@ -1,4 +1,4 @@
-"""Stand-ins, over ``FakeKube``, for the controllers of workloads, for our injection and for our controller process.
+"""Stand-ins, over ``FakeKube``, for the controllers of workloads and for our controller process. The webhook is ours.
 
 Each turn of ``advance`` is one look of all of them. They do what the real ones do to the fields that the adapter reads.
 """
@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fakes.kube import FakeKube
-from scheduler_hooks.kubernetes.workload_samples import owned_by, template
-from tidegauge.core.jobs.kubernetes import CHANGES, INJECTED, REQUEUE, STOPPED
-from tidegauge.core.jobs.settings import JobSettings, changes
-from tidegauge_scheduler_hooks.kubernetes.intents import COPIED, Stopped, decode_changes, encode
+from scheduler_hooks.kubernetes.workload_samples import admitted, owned_by, template, templates_of
+from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import OwnerReader
+from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
+from tidegauge_scheduler_hooks.kubernetes.injection.webhook import Injector
 from tidegauge_scheduler_hooks.kubernetes.owners import (
     JOBSETS,
     KINDS,
@@ -24,11 +24,11 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
     State,
     at,
     state,
+    watched_kinds,
 )
-from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch, resume_patch
+from tidegauge_scheduler_hooks.kubernetes.patches import resume_patch
 from tidegauge_scheduler_hooks.kubernetes.ports import JOBS, PODS, Object, Resource
-from tidegauge_scheduler_hooks.kubernetes.requeues import copy_of
-from tidegauge_scheduler_hooks.kubernetes.workloads import MANAGER, Workload
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
 
 FIRST_S = 1_700_000_000
 
@@ -39,6 +39,9 @@ class FakeControllers:
     def __init__(self, kube: FakeKube) -> None:
         self.kube = kube
         self.injects = True
+        kinds = watched_kinds(KINDS)
+        owners = OwnerReader(kube, kinds, {kind.resource: kube.store(kind.resource) for kind in kinds.values()})
+        self._webhook = Injector(InjectionOptions("probe"), lambda _: None, settings_of=owners.settings_of)
         self.started: dict[str, list[str]] = {}
         """Names of the pods that ran, by the uid of the workload: one for each start."""
         self._now_s = FIRST_S
@@ -92,7 +95,7 @@ class FakeControllers:
         number = len(self.started.setdefault(uid_of(obj), []))
         above = self._links(kind, obj, number)
         name = f"{obj['metadata']['name']}-{number}"
-        made = self._injected(_template_of(kind, obj)) if self.injects else _template_of(kind, obj)
+        made = _template_of(kind, obj)
         metadata = made.setdefault("metadata", {})
         metadata["annotations"] = {**metadata.get("annotations", {}), "test/top": uid_of(obj)}
         metadata.update(
@@ -101,6 +104,8 @@ class FakeControllers:
             ownerReferences=owned_by(above),
             creationTimestamp=self.tick(),
         )
+        if self.injects:
+            made = admitted(self._webhook.answer, made, obj["metadata"]["namespace"])
         digits = hashlib.sha256(name.encode()).hexdigest()
         statuses = [{"name": "node", "containerID": f"containerd://{digits}"}]
         self.kube.put(PODS, {**made, "status": {"phase": "Running", "containerStatuses": statuses}})
@@ -136,31 +141,13 @@ class FakeControllers:
             above = self.kube.put(resource, {"metadata": metadata, "spec": {}})
         return above
 
-    def _injected(self, made: Any) -> Any:
-        """As the webhook: the environment of the next attempt from the annotation ``CHANGES``."""
-        annotations = made.setdefault("metadata", {}).setdefault("annotations", {})
-        annotations[INJECTED] = "1"
-        if CHANGES in annotations:
-            wanted = decode_changes(annotations[CHANGES])
-            settings = JobSettings("", 0, 0, wanted.environ, wanted.alloc_conf, wanted.torch_version)
-            container = made["spec"]["containers"][0]
-            environ = {one["name"]: one["value"] for one in container["env"]}
-            environ.update(changes(settings, environ))
-            container["env"] = [{"name": name, "value": value} for name, value in environ.items()]
-        return made
-
     def _finish_requeue(self, kind: OwnerKind, obj: Any) -> None:
         """Our controller process."""
         order = Workload(kind, obj).order
         if order is None or state(kind, obj) is not State.SUSPENDED or self.pods(obj):
             return
         namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
-        if not order.copy:
-            self.kube.patch(kind.resource, namespace, name, resume_patch(kind, obj, order))
-            return
-        self.kube.create(kind.resource, namespace, copy_of(Workload(kind, obj), order))
-        copied = encode(Stopped(order.decision, COPIED, order.reason, order.at, order.mark))
-        self.kube.patch(kind.resource, namespace, name, annotate_patch(obj, {REQUEUE: None, STOPPED: copied}))
+        self.kube.patch(kind.resource, namespace, name, resume_patch(kind, obj, order))
 
     def _status(self, kind: OwnerKind, obj: Object, **changed: Any) -> None:
         now = self._now(kind, obj)
@@ -175,13 +162,6 @@ def uid_of(obj: Object) -> str:
 
 
 def _template_of(kind: OwnerKind, obj: Object) -> Any:
-    """The first template; a TrainJob's runtime, with our entry of ``runtimePatches`` applied."""
-    if kind.name != "TrainJob":
-        return copy.deepcopy(at(obj, kind.templates(obj)[0]))
-    made = template()
-    for entry in obj["spec"].get("runtimePatches") or ():
-        jobs = at(entry, ("trainingRuntimeSpec", "template", "spec", "replicatedJobs"))
-        assert entry["manager"] == MANAGER
-        assert [job["name"] for job in jobs] == ["node"], "its webhook refuses jobs that its runtime does not have"
-        made["metadata"]["annotations"] = dict(jobs[0]["template"]["spec"]["template"]["metadata"]["annotations"])
-    return made
+    """The first template; a TrainJob's is its runtime's."""
+    paths = templates_of(kind, obj)
+    return copy.deepcopy(at(obj, paths[0])) if paths else template()

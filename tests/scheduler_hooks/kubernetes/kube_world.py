@@ -13,7 +13,7 @@ from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, workload
 from scheduler_hooks.port_contract import ContractWorld
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents.actions import JobTarget, SchedulerFacts
-from tidegauge.core.jobs.kubernetes import COPY_OF, SCHEDULER, PodPlace
+from tidegauge.core.jobs.kubernetes import SCHEDULER, PodPlace
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
@@ -66,23 +66,22 @@ class KubeWorld(ContractWorld):
         self.controllers.end(self.kind, self.running(job))
 
     def starts(self, job: JobView) -> int:
-        return sum(len(self.controllers.started.get(uid_of(obj), ())) for obj in self.objects(job))
+        return len(self.controllers.started.get(uid_of(self.running(job)), ()))
 
     def alive(self, job: JobView) -> bool:
-        pods = [pod for obj in self.objects(job) for pod in self.controllers.pods(obj)]
-        return any(pod["status"]["phase"] == "Running" for pod in pods)
+        return any(pod["status"]["phase"] == "Running" for pod in self.controllers.pods(self.running(job)))
 
     def saves(self, job: JobView) -> int:
         return len(self.ranks.saved.get(job.ranks[0].process, ()))
 
     def environ(self, job: JobView) -> dict[str, str]:
         pod = self.controllers.pods(self.running(job))[-1]
-        return {one["name"]: one["value"] for one in pod["spec"]["containers"][0]["env"]}
+        return {one["name"]: one.get("value", "") for one in pod["spec"]["containers"][0]["env"]}
 
     def owner_sees(self, job: JobView) -> str:
         """As ``kubectl describe`` shows it at the end."""
-        uids = {uid_of(obj) for obj in self.objects(job)}
-        return "\n".join(event["note"] for event in self.kube.list(EVENTS) if event["regarding"]["uid"] in uids)
+        uid = uid_of(self.running(job))
+        return "\n".join(event["note"] for event in self.kube.list(EVENTS) if event["regarding"]["uid"] == uid)
 
     def until(self, true: Callable[[], bool]) -> None:
         for _ in range(10):
@@ -91,14 +90,10 @@ class KubeWorld(ContractWorld):
             self.controllers.advance()
         raise AssertionError("it did not happen")
 
-    def objects(self, job: JobView) -> list[Any]:
-        """The workload and its copies, the latest last."""
-        namespace, _, name = job.job_id.partition("/")
-        found = self.kube.list(self.kind.resource, namespace)
-        return [one for one in found if name in (one["metadata"]["name"], one["metadata"]["labels"].get(COPY_OF))]
-
     def running(self, job: JobView) -> Any:
-        return self.objects(job)[-1]
+        """The workload."""
+        namespace, _, name = job.job_id.partition("/")
+        return self.kube.peek(self.kind.resource, namespace, name)
 
     def view_of(self, name: str, namespace: str = NAMESPACE, **rank_changes: Any) -> JobView:
         """The workload as the coordinator would see it: one rank, in its latest pod."""

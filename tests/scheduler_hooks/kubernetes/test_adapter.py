@@ -13,7 +13,6 @@ from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.core.jobs.kubernetes import (
     ACTIONS,
     ATTEMPT,
-    COPY_OF,
     INCIDENT,
     INJECTED,
     PROFILE_LABEL,
@@ -55,7 +54,7 @@ def change(world: KubeWorld, job: JobView, **fields: Any) -> Any:
 
 
 def written_on(world: KubeWorld, job: JobView) -> dict[str, str]:
-    found: dict[str, str] = world.objects(job)[0]["metadata"]["annotations"]
+    found: dict[str, str] = world.running(job)["metadata"]["annotations"]
     return found
 
 
@@ -297,7 +296,7 @@ def test_an_order_says_how_the_next_run_differs(world: KubeWorld) -> None:
     changes = RequeueChanges({"expandable_segments": "True"}, {"TIDEGAUGE_A": "1"})
     world.port.requeue(target, changes, "leaks", decision_id="d-1")
     order = decode_requeue(written_on(world, job)[REQUEUE])
-    assert (order.attempt, order.mark, order.copy) == (1, target.incarnation, False)
+    assert (order.attempt, order.mark) == (1, target.incarnation)
     assert (order.environ, order.alloc_conf, order.torch_version) == (changes.environ, changes.alloc_conf, "2.11.0")
 
 
@@ -323,6 +322,9 @@ def test_a_forged_attempt_leaves_room_for_the_next_one(world: KubeWorld, forged:
     """An order for an attempt that is not above the one that is written would be dropped, and leave it suspended."""
     job = world.start_job()
     change(world, job, annotations={ATTEMPT: forged})
+    (pod,) = world.controllers.pods(world.running(job))
+    pod["metadata"]["annotations"][ATTEMPT] = forged
+    world.kube.put(PODS, pod)
     world.port.requeue(world.target(job), UNCHANGED, "leaks", decision_id="d-1")
     order = decode_requeue(written_on(world, job)[REQUEUE])
     assert order.attempt > attempt_of(world.running(job))
@@ -343,22 +345,22 @@ def test_too_many_changes_are_refused_before_anything_is_suspended(world: KubeWo
     assert world.kube.called("patch") == []
 
 
-def test_changes_for_pods_that_are_not_injected_need_a_copy_that_is_allowed(world: KubeWorld) -> None:
+def test_changes_for_pods_that_are_not_injected_are_refused(world: KubeWorld) -> None:
     world.controllers.injects = False
     job = world.start_job()
     changes = RequeueChanges(environ={"TIDEGAUGE_A": "1"})
-    with pytest.raises(PermanentError, match="not injected by Tidegauge"):
+    with pytest.raises(PermanentError, match="only pods that Tidegauge's webhook has prepared"):
         world.port.requeue(world.target(job), changes, "leaks", decision_id="d-1")
     world.port.requeue(world.target(job), UNCHANGED, "leaks", decision_id="d-2")  # nothing to change
 
 
-def test_the_admission_policy_reads_no_changes(world: KubeWorld) -> None:
+def test_changes_for_pods_of_the_admission_policy_are_refused(world: KubeWorld) -> None:
     job = world.start_job()
     (pod,) = world.controllers.pods(world.running(job))
     pod["metadata"]["annotations"][INJECTED] = "policy-1"
     world.kube.put(PODS, pod)
     target, changes = world.target(job), RequeueChanges(environ={"TIDEGAUGE_A": "1"})
-    with pytest.raises(PermanentError, match="not injected by Tidegauge"):
+    with pytest.raises(PermanentError, match="only pods that Tidegauge's webhook has prepared"):
         world.port.requeue(target, changes, "leaks", decision_id="d-1")
 
 
@@ -451,15 +453,6 @@ def test_a_handle_of_another_name_reaches_no_workload(world: KubeWorld) -> None:
     with pytest.raises(ChangedError):
         world.port.hold(forged, "leaks", decision_id="d-1")
     assert world.alive(victim)
-
-
-def test_a_workload_that_goes_by_another_jobs_name_by_now_is_not_acted_on(world: KubeWorld) -> None:
-    job = world.start_job()
-    target = world.target(job)
-    change(world, job, labels={COPY_OF: "another"})
-    with pytest.raises(ChangedError):
-        world.port.hold(target, "leaks", decision_id="d-1")
-    assert world.alive(job)
 
 
 # Telling

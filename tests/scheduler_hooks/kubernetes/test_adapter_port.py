@@ -13,14 +13,3 @@ class TestKubernetesPort(PortContract):
     @pytest.fixture(params=list(KINDS))
     def world(self, request: pytest.FixtureRequest) -> KubeWorld:
         return KubeWorld(request.param)
-
-
-class TestKubernetesPortOfCopies(PortContract):
-    """Pods that are not injected: changes need a copy."""
-
-    @pytest.fixture(params=["Job", "JobSet"])
-    def world(self, request: pytest.FixtureRequest) -> KubeWorld:
-        world = KubeWorld(request.param)
-        world.controllers.injects = False
-        world.port = world.another_port(resubmit=True)
-        return world

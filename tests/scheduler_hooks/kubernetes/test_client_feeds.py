@@ -32,6 +32,7 @@ def test_a_feed_without_a_watch_for_a_minute_does_not_know_any_more(world: Watch
     feed.read(watch=True, resource_version="1").close()
     now_s = feeds.MAX_AWAY_S
     assert feed.synced
+    assert not feed.current
     now_s += 0.1
     assert not feed.synced
     assert "watch pods in all namespaces: no answer" in str(feed.problem)
@@ -39,7 +40,9 @@ def test_a_feed_without_a_watch_for_a_minute_does_not_know_any_more(world: Watch
     assert feed.synced
     now_s = 3600.0
     assert feed.synced  # as long as a watch is open
+    assert feed.current
     opened.close()
+    assert not feed.current
 
 
 def test_a_list_is_due_after_its_time_whatever_the_watch_does(world: WatchWorld) -> None:

@@ -23,16 +23,14 @@ from tidegauge_scheduler_hooks.ports import TemporaryError
 
 class Case(NamedTuple):
     kind: str
-    copied: bool = False
     queued: bool = False
 
     def __str__(self) -> str:
-        return self.kind + "-copied" * self.copied + "-queued" * self.queued
+        return self.kind + "-queued" * self.queued
 
 
 CASES = [
     *(Case(kind) for kind in KINDS),
-    *(Case(kind, copied=True) for kind in ("Job", "JobSet")),
     *(Case(kind, queued=True) for kind in ("Job", "JobSet", "TrainJob", "RayJob")),
 ]
 MAX_REQUESTS = 20
@@ -41,15 +39,15 @@ MAX_REQUESTS = 20
 
 def suspended(case: Case) -> ControllerWorld:
     """With an order, and without pods."""
-    world = ControllerWorld(case.kind, injects=not case.copied, queued=case.queued)
-    world.requeue(copy=case.copied, environ={FRACTION_VARIABLE: "0.8"})
+    world = ControllerWorld(case.kind, queued=case.queued)
+    world.requeue(environ={FRACTION_VARIABLE: "0.8"})
     world.advance()
     return world
 
 
 def work_until_quiet(world: ControllerWorld, case: Case) -> None:
     """A replica that starts afresh, and the rest of the cluster."""
-    process = Process(world, resubmit=case.copied)
+    process = Process(world)
     for _ in range(4):
         with suppress(TemporaryError):
             process.work()
@@ -64,7 +62,7 @@ def check_started_once(world: ControllerWorld) -> None:
 
 def number_of_requests(case: Case) -> int:
     world = suspended(case)
-    Process(world, resubmit=case.copied).work()
+    Process(world).work()
     return len(world.kube.calls)
 
 
@@ -76,7 +74,7 @@ def test_killed_before_any_request_the_next_one_finishes_it(case: Case) -> None:
         world = suspended(case)
         kill_before(world.kube, number)
         with pytest.raises(Killed):
-            Process(world, resubmit=case.copied).work()
+            Process(world).work()
         work_until_quiet(world, case)
         check_started_once(world)
 
@@ -91,7 +89,7 @@ def test_killed_twice_the_third_one_finishes_it(case: Case) -> None:
             for number in (first, second):
                 kill_before(world.kube, number)
                 with suppress(Killed):
-                    Process(world, resubmit=case.copied).work()
+                    Process(world).work()
             world.kube.before_call = None
             work_until_quiet(world, case)
             check_started_once(world)
@@ -128,7 +126,7 @@ def test_two_that_both_take_themselves_for_the_leader_start_it_once(case: Case) 
     """The Lease makes that rare; a process that was stopped for a while may still do it."""
     for number in range(number_of_requests(case)):
         world = suspended(case)
-        other = Process(world, resubmit=case.copied)
+        other = Process(world)
         change_before(world.kube, number, other.work)
         work_until_quiet(world, case)
         check_started_once(world)

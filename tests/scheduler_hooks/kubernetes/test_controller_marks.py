@@ -162,10 +162,10 @@ def test_pods_that_ended_or_belong_to_nobody_are_not_marked(changed: dict[str, A
 
 
 def test_pods_of_an_earlier_attempt_are_not_marked() -> None:
-    world = with_incident()
-    obj = world.obj
-    obj["spec"]["template"]["metadata"]["annotations"] = {ATTEMPT: "1"}
-    world.kube.put(JOBS, obj)
+    """A watch may be behind: they are seen a little longer than they live."""
+    world = ControllerWorld()
+    world.annotate(ATTEMPT, "1")
+    tell(world, TEXT)
     Process(world).work()
     assert marks(world) == {"train-0": None}
 

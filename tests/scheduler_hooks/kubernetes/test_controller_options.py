@@ -17,7 +17,7 @@ def test_in_a_pod_only_the_webhook_has_to_be_said(tmp_path: Path) -> None:
     own.write_text("tidegauge\n")
     options = parse_options(WEBHOOK, own_namespace=own)
     assert options.namespace == "tidegauge"
-    assert (options.kubeconfig, options.namespaces, options.resubmit) == (None, None, False)
+    assert (options.kubeconfig, options.namespaces) == (None, None)
     assert options.kinds == tuple(KINDS)
     assert options.webhook is not None
     assert (options.webhook.port, options.health_port) == (9443, 8081)
@@ -27,7 +27,7 @@ def test_in_a_pod_only_the_webhook_has_to_be_said(tmp_path: Path) -> None:
 def test_everything_can_be_said() -> None:
     options = parse_options(
         ["--kubeconfig=kube.yaml", "--namespace=a", "--lease=l", "--namespaces=x, y,x", "--kinds=Job,RayJob",
-         "--resubmit", "--webhook-host=::", "--webhook-port=1", "--probe-image=p", "--service-name=s",
+         "--webhook-host=::", "--webhook-port=1", "--probe-image=p", "--service-name=s",
          "--webhook-configuration=w", "--certificate-secret=c", "--shared-gpu-replicas=4",
          '--probe-resources={"limits": {"cpu": "1"}}', "--health-host=::1", "--health-port=65535",
          "--log-level=debug"]

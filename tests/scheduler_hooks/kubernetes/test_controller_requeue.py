@@ -9,12 +9,12 @@ import pytest
 
 from scheduler_hooks.kubernetes.controller_world import ControllerWorld, Process, change_before, writes
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, owned_by
-from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, COPY_OF, REQUEUE, STOPPED
+from tidegauge.core.jobs.kubernetes import ATTEMPT, REQUEUE, STOPPED
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE
-from tidegauge_scheduler_hooks.kubernetes.intents import Stopped, decode_stopped, encode
+from tidegauge_scheduler_hooks.kubernetes.intents import Stopped, encode
 from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
-from tidegauge_scheduler_hooks.kubernetes.ports import JOBS, PODS, ForbiddenError, InvalidError
+from tidegauge_scheduler_hooks.kubernetes.ports import JOBS, PODS, ForbiddenError
 from tidegauge_scheduler_hooks.kubernetes.workloads import attempt_of
 from tidegauge_scheduler_hooks.ports import TemporaryError
 
@@ -253,47 +253,6 @@ def test_a_workload_that_is_being_deleted_is_left_alone() -> None:
     assert writes(world.kube) == []
 
 
-def test_a_template_that_the_server_refuses_to_change_is_started_as_it_was() -> None:
-    """A Job's, before Kubernetes 1.36."""
-    world = ControllerWorld()
-    process = Process(world)
-    world.requeue(environ={FRACTION_VARIABLE: "0.8"})
-    world.advance()
-    world.kube.fail_next(InvalidError("field is immutable"), verb="patch", kind="Job")
-    assert process.work() is None
-    (event,) = world.kube.called("create", "Event")
-    assert "could not be changed" in event.body["note"]
-    world.advance()
-    assert world.starts == 2
-    assert CHANGES not in world.pods[0]["metadata"]["annotations"]
-
-
-def test_a_refused_template_is_changed_in_a_copy_where_copies_are_allowed() -> None:
-    world = ControllerWorld()
-    process = Process(world, resubmit=True)
-    world.requeue(environ={FRACTION_VARIABLE: "0.8"})
-    world.advance()
-    world.kube.fail_next(InvalidError("field is immutable"), verb="patch", kind="Job")
-    process.work()
-    copied = world.kube.peek(JOBS, NAMESPACE, "train-t1")
-    assert copied["metadata"]["labels"][COPY_OF] == "train"
-    assert decode_stopped(world.annotations[STOPPED]).action == "copied"
-
-
-def test_a_refused_patch_of_a_train_job_is_tried_again_for_a_while() -> None:
-    world = ControllerWorld("TrainJob")
-    process = Process(world)
-    world.requeue()
-    world.advance()
-    world.kube.fail_next(InvalidError("jobs are active"), verb="patch", kind="TrainJob")
-    with pytest.raises(InvalidError):
-        process.work()
-    assert len(writes(world.kube)) == 1
-    assert process.work() is None
-    world.advance()
-    assert world.starts == 2
-
-
 def test_controller_counts_a_forbidden_requeue_reports_it_once_and_retries() -> None:
     world = ControllerWorld()
     process = Process(world)
@@ -329,76 +288,11 @@ def test_an_event_that_cannot_be_left_undoes_nothing() -> None:
     process = Process(world)
     world.requeue()
     world.advance()
+    assert process.work() is None
+    world.advance()
     world.kube.fail_next(ForbiddenError("no events"), verb="create", kind="Event")
     assert process.work() is None
-    assert process.outcomes() == {("resume", "done"): 1, ("event", "forbidden"): 1}
-
-
-# Copies
-
-
-@pytest.mark.parametrize("kind", ["Job", "JobSet"])
-def test_controller_resubmits_a_copy_where_pods_are_not_injected(kind: str) -> None:
-    world = ControllerWorld(kind, injects=False)
-    process = Process(world, resubmit=True)
-    world.requeue(copy=True, environ={FRACTION_VARIABLE: "0.8"})
-    world.advance()
-    assert process.work() is None
-    stopped = decode_stopped(world.annotations[STOPPED])
-    assert (stopped.action, stopped.decision) == ("copied", "d-1")
-    assert REQUEUE not in world.annotations
-    world.advance()
-    (pod,) = world.pods
-    assert {"name": FRACTION_VARIABLE, "value": "0.8"} in pod["spec"]["containers"][0]["env"]
-    assert world.starts == 2
-    assert process.work() is None
-
-
-def test_without_leave_to_copy_it_starts_again_as_it_was() -> None:
-    world = ControllerWorld(injects=False)
-    process = Process(world, resubmit=False)
-    world.requeue(copy=True, environ={FRACTION_VARIABLE: "0.8"})
-    world.advance()
-    process.work()
-    (event,) = world.kube.called("create", "Event")
-    assert "could not be changed" in event.body["note"]
-    world.advance()
-    assert world.starts == 2
-    assert attempt_of(world.obj) == 1
-
-
-def test_controller_restarts_unchanged_if_no_copy_is_possible() -> None:
-    world = ControllerWorld(injects=False)
-    obj = world.obj
-    obj["spec"]["manualSelector"] = True
-    world.kube.put(JOBS, obj)
-    process = Process(world, resubmit=True)
-    world.requeue(copy=True, environ={FRACTION_VARIABLE: "0.8"})
-    world.advance()
-    process.work()
-    (event,) = world.kube.called("create", "Event")
-    assert "could not be changed" in event.body["note"]
-    world.advance()
-    assert world.starts == 2
-
-
-@pytest.mark.parametrize(("first", "attempt"), [("train", "7"), ("other", "1"), (None, None)])
-def test_a_workload_of_somebody_else_under_the_name_of_the_copy_is_left_alone(
-    first: str | None, attempt: str | None
-) -> None:
-    world = ControllerWorld(injects=False)
-    process = Process(world, resubmit=True)
-    labels = {} if first is None else {COPY_OF: first}
-    annotations = {} if attempt is None else {ATTEMPT: attempt}
-    metadata = {"name": "train-t1", "namespace": NAMESPACE, "labels": labels, "annotations": annotations}
-    world.kube.put(JOBS, {"metadata": metadata, "spec": {"suspend": True}})
-    world.requeue(copy=True, environ={FRACTION_VARIABLE: "0.8"})
-    world.advance()
-    process.work()
-    assert "train-t1" not in {call.name for call in writes(world.kube) if call.verb != "create"}
-    assert REQUEUE not in world.annotations
-    assert STOPPED not in world.annotations
-    assert world.event_reasons == ["GpuMemoryRequeueDropped"]
+    assert process.outcomes() == {("resume", "done"): 1, ("prove", "done"): 1, ("event", "forbidden"): 1}
 
 
 # Kueue

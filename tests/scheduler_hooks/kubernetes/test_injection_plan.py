@@ -260,7 +260,6 @@ def test_the_init_container_is_never_root(user: int | None, set_by_us: bool) -> 
         ({"training.kubeflow.org/job-name": "torch"}, "torch", "torch"),
         ({"ray.io/originated-from-cr-name": "ray", "ray.io/cluster": "ray-x7k2p"}, "ray-x7k2p", "ray"),
         ({"batch.kubernetes.io/job-name": "job"}, "job", "job"),
-        ({"tidegauge.dev/copy-of": "first", "batch.kubernetes.io/job-name": "first-2"}, "first-2", "first"),
         ({}, "some-owner", "some-owner"),
         ({}, None, "train-0"),
     ],

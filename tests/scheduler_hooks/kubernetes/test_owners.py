@@ -16,6 +16,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
     TRAINJOB,
     Owned,
     OwnerKind,
+    OwnerReference,
     State,
     mark,
     own_restarts,
@@ -38,8 +39,8 @@ def made(kind: str, name: str, above: Object | None = None, **changes: Any) -> A
 
 
 def top_of(pod: Object, *objects: Object, known: Any = ALL) -> Owned | None:
-    def lookup(resource: Resource, namespace: str, uid: str) -> Object | None:
-        found = (one for one in objects if one["metadata"]["uid"] == uid and one["kind"] == resource.kind)
+    def lookup(resource: Resource, namespace: str, reference: OwnerReference) -> Object | None:
+        found = (one for one in objects if one["metadata"]["uid"] == reference.uid and one["kind"] == resource.kind)
         return next(found, None)
 
     return topmost(pod, known, lookup)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,15 +12,14 @@ from hypothesis import strategies as st
 
 from fakes.kube_patches import patched
 from scheduler_hooks.kubernetes.workload_samples import workload
-from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, ENDED, INCIDENT, REQUEUE, STOPPED
-from tidegauge_scheduler_hooks.kubernetes.intents import Changes, RequeueOrder, decode_changes, encode
-from tidegauge_scheduler_hooks.kubernetes.owners import KINDS, PYTORCHJOB, TRAINJOB, OwnerKind, at
+from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, ENDED, INCIDENT, REQUEUE, RESTARTING, STOPPED
+from tidegauge_scheduler_hooks.kubernetes.intents import Changes, RequeueOrder, decode_changes, decode_requeue, encode
+from tidegauge_scheduler_hooks.kubernetes.owners import KINDS, PYTORCHJOB, OwnerKind, at
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch, resume_patch, suspend_patch
 from tidegauge_scheduler_hooks.kubernetes.ports import Patch
-from tidegauge_scheduler_hooks.kubernetes.workloads import template_attempt
 
 ORDER = RequeueOrder("d-1", 3, "leaks", 1.5, "m", {"TIDEGAUGE_A": "1"}, {"expandable_segments": "True"})
-MANAGED = (ATTEMPT, CHANGES, REQUEUE, STOPPED, INCIDENT)
+MANAGED = (ATTEMPT, CHANGES, REQUEUE, RESTARTING, STOPPED, INCIDENT)
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 
 values = st.recursive(
@@ -34,8 +34,6 @@ def stored(kind: OwnerKind, /, **spec: Any) -> Any:
     obj = workload(kind.name, "train")
     obj["metadata"].update(uid="u-1", resourceVersion="7")
     obj["spec"].update(spec)
-    if kind is TRAINJOB:
-        obj["status"] = {"jobsStatus": [{"name": "node"}, {"name": "dataset-initializer"}]}
     return obj
 
 
@@ -48,19 +46,15 @@ def without_ours(kind: OwnerKind, obj: Any) -> Any:
     rest = copy.deepcopy(obj)
     holder = rest["spec"].get("runPolicy", {}) if kind is PYTORCHJOB else rest["spec"]
     holder.pop("suspend", None)
-    patches = rest["spec"].pop("runtimePatches", ())
-    rest["theirs"] = [entry for entry in patches if entry["manager"] != "tidegauge.dev/controller"]
-    for one in [rest, *(at(rest, path) for path in kind.templates(rest))]:
-        annotations = one["metadata"].get("annotations") or {}
-        one["metadata"]["annotations"] = {name: text for name, text in annotations.items() if name not in MANAGED}
+    annotations = rest["metadata"].get("annotations") or {}
+    rest["metadata"]["annotations"] = {name: text for name, text in annotations.items() if name not in MANAGED}
     return rest
 
 
 @every_kind
 @given(extra=st.dictionaries(st.text(st.characters(codec="ascii"), min_size=1, max_size=8), values, max_size=4))
 def test_suspending_and_resuming_change_nothing_else(kind: OwnerKind, extra: dict[str, Any]) -> None:
-    kept = {name: value for name, value in extra.items() if name not in workload(kind.name, "x")["spec"]}
-    obj = stored(kind, **{name: value for name, value in kept.items() if name not in ("suspend", "runtimePatches")})
+    obj = stored(kind, **{name: value for name, value in extra.items() if name not in workload(kind.name, "x")["spec"]})
     suspended = applied(obj, suspend_patch(kind, obj, {REQUEUE: encode(ORDER)}))
     assert kind.suspend is not None
     assert at(suspended, kind.suspend) is True
@@ -71,14 +65,12 @@ def test_suspending_and_resuming_change_nothing_else(kind: OwnerKind, extra: dic
 
 
 @every_kind
-def test_every_template_says_which_attempt_it_is_and_what_changes(kind: OwnerKind) -> None:
+def test_the_object_says_which_attempt_it_is_what_changes_and_that_a_proof_is_due(kind: OwnerKind) -> None:
     obj = stored(kind)
-    resumed = applied(obj, resume_patch(kind, obj, ORDER))
-    assert template_attempt(kind, obj) == 0
-    assert template_attempt(kind, resumed) == 3
-    assert resumed["metadata"]["annotations"][ATTEMPT] == "3"
-    for path in kind.templates(resumed):
-        assert decode_changes(at(resumed, path)["metadata"]["annotations"][CHANGES]) == ORDER.changes
+    found = applied(obj, resume_patch(kind, obj, ORDER))["metadata"]["annotations"]
+    assert found[ATTEMPT] == "3"
+    assert decode_changes(found[CHANGES]) == ORDER.changes
+    assert decode_requeue(found[RESTARTING]) == ORDER
 
 
 @every_kind
@@ -96,17 +88,14 @@ def test_resume_patch_merges_remembered_changes_with_the_order() -> None:
     assert wanted.environ == {"TIDEGAUGE_MEMORY_FRACTION": "0.5", "TIDEGAUGE_A": "1"}
 
 
-def test_a_train_job_keeps_others_patches_and_gets_ours_for_the_jobs_of_its_runtime() -> None:
-    theirs = {"manager": "kueue.x-k8s.io/manager", "trainingRuntimeSpec": {}}
-    obj = stored(TRAINJOB, runtimePatches=[theirs])
-    once = applied(obj, resume_patch(TRAINJOB, obj, ORDER))
-    twice = applied(once, resume_patch(TRAINJOB, once, ORDER))
-    assert twice["spec"]["runtimePatches"] == once["spec"]["runtimePatches"]
-    first, ours = once["spec"]["runtimePatches"]
-    assert first == theirs
-    jobs = ours["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
-    assert [job["name"] for job in jobs] == ["node", "dataset-initializer"]
-    assert "spec" not in jobs[0]["template"]["spec"]["template"], "its webhook refuses variables of node"
+def test_changes_that_are_too_long_to_be_kept_are_left_out_and_stay_in_what_is_to_be_proven() -> None:
+    obj = stored(KINDS["Job"])
+    full = Changes({f"TIDEGAUGE_{number}": "x" * 900 for number in range(4)})
+    obj["metadata"]["annotations"][CHANGES] = encode(full)
+    order = replace(ORDER, environ={"TIDEGAUGE_MORE": "y" * 900})
+    found = applied(obj, resume_patch(KINDS["Job"], obj, order))["metadata"]["annotations"]
+    assert decode_changes(found[CHANGES]) == full
+    assert decode_requeue(found[RESTARTING]) == order
 
 
 def test_with_kueue_the_object_itself_is_not_suspended_and_keeps_the_order_until_the_end() -> None:
@@ -117,13 +106,6 @@ def test_with_kueue_the_object_itself_is_not_suspended_and_keeps_the_order_until
     resumed = applied(evicted, resume_patch(KINDS["Job"], evicted, ORDER, by_kueue=True))
     assert resumed["spec"]["suspend"] is True
     assert REQUEUE in resumed["metadata"]["annotations"]
-    assert template_attempt(KINDS["Job"], resumed) == 3
-
-
-def test_without_templates_only_the_object_itself_changes() -> None:
-    obj = stored(KINDS["Job"], suspend=True)
-    resumed = applied(obj, resume_patch(KINDS["Job"], obj, ORDER, templates=False))
-    assert resumed["spec"] == {**obj["spec"], "suspend": False}
     assert resumed["metadata"]["annotations"][ATTEMPT] == "3"
 
 

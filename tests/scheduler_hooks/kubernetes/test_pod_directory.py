@@ -9,7 +9,7 @@ import pytest
 from fakes.kube import FakeKube
 from scheduler_hooks.kubernetes.kube_world import KubeWorld
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, owned_by, workload
-from tidegauge.core.jobs.kubernetes import ATTEMPT, COPY_OF, OWNER, PROFILE_LABEL, PodFacts, namespace_of
+from tidegauge.core.jobs.kubernetes import ATTEMPT, OWNER, PROFILE_LABEL, PodFacts
 from tidegauge_scheduler_hooks.kubernetes.owners import JOBSETS, KINDS
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
 from tidegauge_scheduler_hooks.kubernetes.ports import JOBS, PODS, Object
@@ -70,15 +70,15 @@ def test_an_owner_that_is_no_name_is_nobody(owner: str) -> None:
     assert facts.user_name == "grace"
 
 
-@pytest.mark.parametrize("label", ["Train", "train_1", "TEAM"])
-def test_a_copy_of_what_no_workload_can_be_called_has_its_own_name(label: str) -> None:
-    """Labels may have such texts, names may not; and by its form a job's id tells the namespace that it is of."""
+def test_a_pod_that_was_told_no_attempt_has_that_of_its_workload() -> None:
+    """The webhook was away, or could not read the workload; what a Job of ours starts again has no older pods left."""
     kube = FakeKube()
     directory = PodDirectory(kube, KINDS)
-    facts = directory.pod_of(put_pod(kube, "alone", labels={COPY_OF: label}))
+    body = workload("Job", "train")
+    body["metadata"]["annotations"][ATTEMPT] = "3"
+    facts = directory.pod_of(put_pod(kube, "train-0", kube.put(JOBS, body)))
     assert facts is not None
-    assert namespace_of(facts.job_id) == NAMESPACE
-    assert facts.job_id == f"{NAMESPACE}/alone"
+    assert facts.attempt == 3
 
 
 def test_pods_without_the_label_and_unknown_ones_are_not_known() -> None:
@@ -98,16 +98,6 @@ def test_a_pod_is_known_once_its_owner_is() -> None:
     assert directory.pod_of(uid) is None
     kube.put(JOBS, job)
     assert directory.pod_of(uid) is not None
-
-
-def test_a_copy_is_known_under_the_first_name() -> None:
-    kube = FakeKube()
-    directory = PodDirectory(kube, KINDS)
-    body = workload("Job", "train-t1")
-    body["metadata"]["labels"][COPY_OF] = "train"
-    facts = directory.pod_of(put_pod(kube, "p", kube.put(JOBS, body)))
-    assert facts is not None
-    assert facts.job_id == f"{NAMESPACE}/train"
 
 
 def test_each_further_pod_of_a_job_of_one_pod_is_another_attempt_also_when_the_earlier_are_deleted() -> None:

@@ -10,7 +10,7 @@ import pytest
 from scheduler_hooks.kubernetes.workload_samples import workload
 from tidegauge.core.jobs.kubernetes import ATTEMPT, REQUEUE, STOPPED
 from tidegauge_scheduler_hooks.kubernetes.adapter import presence_of
-from tidegauge_scheduler_hooks.kubernetes.intents import CANCEL, COPIED, HOLD, RequeueOrder, Stopped, encode
+from tidegauge_scheduler_hooks.kubernetes.intents import CANCEL, HOLD, RequeueOrder, Stopped, encode
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB
 from tidegauge_scheduler_hooks.kubernetes.workloads import QUEUE_LABEL, Workload
 from tidegauge_scheduler_hooks.ports import Presence
@@ -65,7 +65,6 @@ def stopped(action: str, mark: str = RUN) -> dict[str, str]:
         (job(stopped(HOLD), suspend=True, status=WAITS), Presence.HELD),
         (job(stopped(CANCEL), suspend=True, status=WAITS), Presence.GONE),
         (job(stopped(CANCEL), suspend=True, status=WAITS, pods=1), Presence.STOPPING),
-        (job(stopped(COPIED), suspend=True, status=WAITS), Presence.REPLACED),
         # Intents about other runs
         (job(ordered("u-1#7+0@T0")), Presence.RUNNING),
         (job(stopped(CANCEL, "u-1#7+0@T0")), Presence.RUNNING),

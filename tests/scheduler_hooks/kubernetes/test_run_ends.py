@@ -41,7 +41,7 @@ def told(world: KubeWorld, job: JobView) -> JobEnd | None:
 
 
 def pod_of(world: KubeWorld, job: JobView, number: int = -1) -> Any:
-    return world.controllers.pods(world.objects(job)[0])[number]
+    return world.controllers.pods(world.running(job))[number]
 
 
 def end_pod(
@@ -76,18 +76,18 @@ def delete_pod(world: KubeWorld, pod: Any, *, code: int = 143) -> None:
 
 def conclude(world: KubeWorld, job: JobView, kind: str, reason: str = "", **status: Any) -> None:
     """The owner's controller sets a condition."""
-    obj = world.objects(job)[0]
+    obj = world.running(job)
     conditions = [{"type": kind, "status": "True", "reason": reason}] if kind else []
     world.kube.put(world.kind.resource, {**obj, "status": {**obj["status"], "conditions": conditions, **status}})
 
 
 def delete_owner(world: KubeWorld, job: JobView) -> None:
-    world.kube.remove(world.kind.resource, NAMESPACE, world.objects(job)[0]["metadata"]["name"])
+    world.kube.remove(world.kind.resource, NAMESPACE, world.running(job)["metadata"]["name"])
 
 
 def suspend(world: KubeWorld, job: JobView, **labels: str) -> None:
     """By somebody else. Its controller deletes the pods."""
-    obj = world.objects(job)[0]
+    obj = world.running(job)
     metadata = {**obj["metadata"], "labels": {**obj["metadata"]["labels"], **labels}}
     spec = {**obj["spec"], "suspend": True}
     world.kube.put(world.kind.resource, {**obj, "metadata": metadata, "spec": spec})
@@ -199,7 +199,7 @@ def test_a_job_that_somebody_suspends_is_cancelled(kind: str) -> None:
 @pytest.mark.parametrize("labels", [{}, {QUEUE_LABEL: "gpus"}])
 def test_a_job_that_somebody_scales_to_no_pods_is_cancelled(world: KubeWorld, labels: dict[str, str]) -> None:
     job = world.start_job()
-    obj, pod = world.objects(job)[0], pod_of(world, job)
+    obj, pod = world.running(job), pod_of(world, job)
     metadata = {**obj["metadata"], "labels": {**obj["metadata"]["labels"], **labels}}
     world.kube.put(world.kind.resource, {**obj, "metadata": metadata, "spec": {**obj["spec"], "parallelism": 0}})
     delete_pod(world, pod)
@@ -224,17 +224,6 @@ def test_our_own_stops_are_told(kind: str) -> None:
     assert [told(world, job) for job in jobs] == ends
     world.until(lambda: world.starts(jobs[0]) == 2 and world.alive(jobs[0]))
     assert [told(world, job) for job in jobs] == ends
-
-
-def test_a_job_that_goes_on_in_a_copy_was_requeued(world: KubeWorld) -> None:
-    world.controllers.injects = False
-    world.port = world.another_port(resubmit=True)
-    job = world.start_job()
-    changes = replace(UNCHANGED, environ={"TIDEGAUGE_MEMORY_FRACTION": "0.5"})
-    world.port.requeue(world.target(job), changes, "leaks", decision_id="d")
-    world.until(lambda: len(world.objects(job)) == 2 and world.alive(job))
-    assert told(world, job) is JobEnd.REQUEUED
-    assert told(world, world.view_now(job)) is None
 
 
 # By pods
@@ -340,8 +329,8 @@ def test_ranks_that_fail_while_their_job_is_deleted_are_cancelled(world: KubeWor
     """In the same second: by their peers, which were deleted first."""
     job = world.start_job()
     pod = end_pod(world, pod_of(world, job), code=1, at_s=T0_S)
-    metadata = {**world.objects(job)[0]["metadata"], "deletionTimestamp": time_of(T0_S)}
-    world.kube.put(JOBS, {**world.objects(job)[0], "metadata": metadata})
+    metadata = {**world.running(job)["metadata"], "deletionTimestamp": time_of(T0_S)}
+    world.kube.put(JOBS, {**world.running(job), "metadata": metadata})
     ask_for_deletion(world, pod)
     delete_owner(world, job)
     assert told(world, job) is JobEnd.CANCELLED
@@ -386,7 +375,7 @@ def test_the_attempt_that_failed_is_told_as_failed_where_its_jobset_starts_again
 def test_a_rayjob_ends_as_its_status_says(status: Mapping[str, Any], end: JobEnd | None) -> None:
     world = KubeWorld("RayJob")
     job = world.start_job()
-    obj = world.objects(job)[0]
+    obj = world.running(job)
     world.kube.put(world.kind.resource, {**obj, "status": {**obj["status"], **status}})
     end_pod(world, pod_of(world, job), code=1)  # the ends of Ray's own processes say nothing of the job
     assert told(world, job) is end

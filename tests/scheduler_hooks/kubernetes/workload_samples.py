@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import copy
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from fakes.kube_patches import patched
 from tidegauge.core.jobs.kubernetes import ACTIONS, PROFILE_LABEL
-from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
+from tidegauge_scheduler_hooks.kubernetes.owners import KINDS, OwnerKind, Path, at
+from tidegauge_scheduler_hooks.kubernetes.ports import Patch
 
 NAMESPACE = "team-a"
 SUBMITTED_WITH = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128"}
@@ -81,3 +85,32 @@ def owned_by(owner: Mapping[str, Any]) -> list[dict[str, Any]]:
             "controller": True,
         }
     ]
+
+
+def templates_of(kind: OwnerKind, obj: Mapping[str, Any]) -> list[Path]:
+    """The paths of its pod templates, which end in a PodTemplateSpec. A TrainJob's are in its runtime."""
+    spec = obj["spec"]
+    if kind.name == "Job":
+        return [("spec", "template")]
+    if kind.name == "JobSet":
+        jobs = range(len(spec["replicatedJobs"]))
+        return [("spec", "replicatedJobs", index, "template", "spec", "template") for index in jobs]
+    if kind.name == "PyTorchJob":
+        return [("spec", "pytorchReplicaSpecs", name, "template") for name in spec["pytorchReplicaSpecs"]]
+    if kind.name == "RayJob":
+        groups = range(len(at(spec, ("rayClusterSpec", "workerGroupSpecs"))))
+        workers: list[Path] = [("spec", "rayClusterSpec", "workerGroupSpecs", index, "template") for index in groups]
+        return [("spec", "rayClusterSpec", "headGroupSpec", "template"), *workers]
+    return []
+
+
+def admitted(answer: Callable[[bytes], Mapping[str, Any]], pod: Mapping[str, Any], namespace: str) -> Any:
+    """The pod as the API server stores it once the webhook has answered."""
+    request = {"uid": "u", "operation": "CREATE", "namespace": namespace, "object": pod,
+               "resource": {"group": "", "version": "v1", "resource": "pods"}}  # fmt: skip
+    body = json.dumps({"apiVersion": "admission.k8s.io/v1", "request": request}).encode()
+    response = answer(body)["response"]
+    made: Any = copy.deepcopy(dict(pod))
+    if "patch" in response:
+        made = patched(made, json.loads(base64.b64decode(response["patch"])), Patch.JSON)
+    return made

@@ -97,7 +97,6 @@ def _kubernetes(settings: Settings, coordinator: Coordinator) -> Any:
         controller_age_s=lambda: lease_age_s(api, namespace, name),
         kinds=kinds,
         requeue_unasked=settings.kubernetes_requeue == "all",
-        resubmit=settings.kubernetes_resubmit,
         shared_gpu_replicas=settings.kubernetes_shared_gpu_replicas,
     )
 

@@ -101,6 +101,10 @@ class Feed:
         return self._listed and (away_since_s is None or self._clock() - away_since_s <= MAX_AWAY_S)
 
     @property
+    def current(self) -> bool:
+        return self._listed and self._away_since_s is None
+
+    @property
     def kind_missing(self) -> bool:
         error = self._error
         return isinstance(error, ObjectNotFoundError) and error.kind_missing

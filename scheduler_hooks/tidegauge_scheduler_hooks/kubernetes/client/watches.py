@@ -62,6 +62,10 @@ class ClientStore:
         return all(feed.synced for feed in self._feeds)
 
     @property
+    def current(self) -> bool:
+        return all(feed.current for feed in self._feeds)
+
+    @property
     def problem(self) -> str | None:
         return next(filter(None, (feed.problem for feed in self._feeds)), None)
 

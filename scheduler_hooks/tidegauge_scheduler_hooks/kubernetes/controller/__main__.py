@@ -13,6 +13,7 @@ from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
 from tidegauge_scheduler_hooks.kubernetes.client.watches import ClientWatches
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options, parse_options
 from tidegauge_scheduler_hooks.kubernetes.controller.process import Controller
+from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import READ_WITHIN_S
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
 from tidegauge_scheduler_hooks.kubernetes.ports import (
     LEASES,
@@ -77,7 +78,10 @@ def main(arguments: Sequence[str]) -> int:
 def _open(options: Options) -> Controller:
     api = open_api(options.kubeconfig)
     check_usable(api, options)
-    return Controller(options, api, ClientWatches(api, namespaces=options.namespaces))
+    watches = ClientWatches(api, namespaces=options.namespaces)
+    # With a rate of its own: a burst of pods must not wait for the controller's work, nor this for them.
+    quick_api = open_api(options.kubeconfig, qps=50.0, burst=100, timeout_s=READ_WITHIN_S)
+    return Controller(options, api, watches, quick_api=quick_api)
 
 
 if __name__ == "__main__":

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from tidegauge.core.jobs.kubernetes import INCIDENT, REQUEUE
-from tidegauge_scheduler_hooks.kubernetes.controller.steps import StepSurroundings, is_marked
+from tidegauge.core.jobs.kubernetes import INCIDENT, REQUEUE, RESTARTING
+from tidegauge_scheduler_hooks.kubernetes.controller.steps import StepSurroundings, is_marked, needs_proof
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.kueue import find_queue_workload
-from tidegauge_scheduler_hooks.kubernetes.owners import BY_NAME, KINDS, POD, State, state, topmost
+from tidegauge_scheduler_hooks.kubernetes.owners import BY_NAME, KINDS, POD, OwnerReference, State, state, topmost
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS, KubeApi, Object, ObjectNotFoundError, Resource, Watches
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, labels_of
 
-ORDERS = (REQUEUE, INCIDENT)
+ORDERS = (REQUEUE, RESTARTING, INCIDENT)
 """Annotations that need a step on the workload."""
 
 
@@ -29,20 +29,21 @@ class ClusterState:
         self._kinds = tuple(kinds)
         self._on_key = on_key
         self._directory = PodDirectory(watches, self._kinds)
-        self._stores = self._directory.stores
+        self.kinds = self._directory.kinds
+        self.stores = self._directory.stores
         self._directory.on_change = self._changed  # what watches told before is told again by ``tell_all``
 
     def synced(self) -> Mapping[str, bool]:
         """Whether the watch of each kind is up to date."""
-        return {resource.kind: store.synced for resource, store in self._stores.items()}
+        return {resource.kind: store.synced for resource, store in self.stores.items()}
 
     def problems(self) -> list[str]:
         """The problems of watches that are not up to date, for people."""
-        return [store.problem for store in self._stores.values() if not store.synced and store.problem is not None]
+        return [store.problem for store in self.stores.values() if not store.synced and store.problem is not None]
 
     def tell_all(self) -> None:
         """Call ``on_key`` for all workloads that may need a step now."""
-        for store in self._stores.values():
+        for store in self.stores.values():
             for obj in store.all():
                 self._changed(obj, False)
 
@@ -59,30 +60,35 @@ class ClusterState:
 
     def surroundings(self, workload: Workload) -> StepSurroundings:
         """The further inputs of ``next_step``. Raises ``TemporaryError``, ``PermanentError``."""
+        if workload.order is None and needs_proof(workload):
+            return StepSurroundings(unfinished=self._unfinished(workload))
         if workload.order is None or workload.state is State.FINISHED:
             return StepSurroundings()
         unfinished = self._unfinished(workload) if workload.state is State.SUSPENDED else ()
         return StepSurroundings(unfinished, find_queue_workload(self._api, workload))
 
-    def _unfinished(self, workload: Workload) -> tuple[str, ...]:
+    def _unfinished(self, workload: Workload) -> tuple[Object, ...]:
         """Ask the API server, without a selector: a pod that is not in a cache, or not watched, may run all the
         same."""
         pods = self._api.list(PODS, workload.namespace)
-        return tuple(pod["metadata"]["name"] for pod in pods if self._may_run_in(pod, workload))
+        return tuple(pod for pod in pods if self._may_run_in(pod, workload))
 
     def _may_run_in(self, pod: Object, workload: Workload) -> bool:
         if state(POD, pod) is State.FINISHED:
             return False
-        owned = topmost(pod, self._directory.kinds, partial(self._owner, workload))
+        owned = topmost(pod, self.kinds, partial(self._owner, workload))
         if owned is None:
             # Its owner has gone, or is so new that the watch has not shown it. All these controllers label pods with
             # the name of what they make them for.
             return workload.name in labels_of(pod).values()
         return bool(owned.obj["metadata"]["uid"] == workload.uid)
 
-    def _owner(self, workload: Workload, resource: Resource, namespace: str, uid: str) -> Object | None:
+    def _owner(
+        self, workload: Workload, resource: Resource, namespace: str, reference: OwnerReference
+    ) -> Object | None:
         """The owner of a pod in ``namespace``; ``workload`` itself need not have come through a watch yet."""
-        return workload.obj if uid == workload.uid else self._directory.owner(resource, namespace, uid)
+        mine = reference.uid == workload.uid
+        return workload.obj if mine else self._directory.owner(resource, namespace, reference)
 
     def _changed(self, obj: Object, deleted: bool) -> None:
         """Called in a watch's thread."""

@@ -41,7 +41,6 @@ class Options:
     namespaces: tuple[str, ...] | None
     """``None``: all."""
     kinds: tuple[str, ...]
-    resubmit: bool
     webhook: WebhookOptions | None
     health_host: str
     health_port: int
@@ -61,7 +60,6 @@ def parse_options(arguments: Sequence[str], *, own_namespace: Path = SERVICE_ACC
         lease=given.lease,
         namespaces=given.namespaces,
         kinds=given.kinds,
-        resubmit=given.resubmit,
         webhook=None if given.no_webhook else _webhook(parser, given),
         health_host=given.health_host,
         health_port=given.health_port,
@@ -81,7 +79,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--lease", metavar="NAME", default="tidegauge-controller", help="the Lease whose holder acts (%(default)s)")
     add("--namespaces", type=_words, metavar="A,B", help="act only in these namespaces; default: all")
     add("--kinds", type=_kinds, metavar="A,B", default=tuple(KINDS), help=f"default: {','.join(KINDS)}")
-    add("--resubmit", action="store_true", help="requeue a workload that is not injected as a copy")
     add("--no-webhook", action="store_true", help="pods are injected by a MutatingAdmissionPolicy, or not at all")
     add("--webhook-host", metavar="ADDRESS", default="0.0.0.0", help="%(default)s; :: for IPv6")
     add("--webhook-port", type=_port, metavar="PORT", default=9443, help="%(default)s")

@@ -26,6 +26,7 @@ from tidegauge_scheduler_hooks.kubernetes.controller.options import Options
 from tidegauge_scheduler_hooks.kubernetes.controller.reconcile import Reconciler
 from tidegauge_scheduler_hooks.kubernetes.controller.webhook import Webhook
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey, WorkQueue
+from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import OwnerReader
 from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, KubeApi, Watches
 from tidegauge_scheduler_hooks.ports import SchedulerError, TemporaryError
 
@@ -43,8 +44,9 @@ END_WITHIN_S = 9.0
 class Controller:
     """One replica."""
 
-    def __init__(self, options: Options, api: KubeApi, watches: Watches) -> None:
-        """Listen. Raises ``OSError`` if a port cannot be listened on."""
+    def __init__(self, options: Options, api: KubeApi, watches: Watches, *, quick_api: KubeApi) -> None:
+        """Listen. ``quick_api``: for requests that a pod waits for, each ended within ``READ_WITHIN_S``. Raises
+        ``OSError`` if a port cannot be listened on."""
         self._watches = watches
         self._queue = WorkQueue()
         self._counts = StepCounts()
@@ -58,13 +60,12 @@ class Controller:
         self._health = HealthServer(options.health_host, options.health_port, pages)
         identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
         self._leader = Leader(api, options.namespace, options.lease, identity, self._look_at_all.set, self._queue.clear)
+        self._look = ClusterState(api, watches, options.kinds, on_key=self._add)
         self._webhook = None
         if options.webhook is not None:
-            self._webhook = Webhook(options.webhook, options, api, watches, leading=self._leading)
-        self._look = ClusterState(api, watches, options.kinds, on_key=self._add)
-        self._reconciler = Reconciler(
-            api, self._look, may_act=self._leading, resubmit=options.resubmit, counts=self._counts
-        )
+            owners = OwnerReader(quick_api, self._look.kinds, self._look.stores)
+            self._webhook = Webhook(options.webhook, options, api, watches, owners, leading=self._leading)
+        self._reconciler = Reconciler(api, self._look, may_act=self._leading, counts=self._counts)
         self._workers = [
             threading.Thread(target=self._work, name=f"tidegauge-worker-{number}", daemon=True)
             for number in range(WORKERS)

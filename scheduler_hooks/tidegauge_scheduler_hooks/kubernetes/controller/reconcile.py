@@ -9,19 +9,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
-from tidegauge.core.jobs.kubernetes import INCIDENT, LEAK_CONDITION, REQUEUE, STOPPED
+from tidegauge.core.jobs.kubernetes import INCIDENT, LEAK_CONDITION, REQUEUE, RESTARTING
 from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.controller.cluster_state import ClusterState
 from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import StepCounts
-from tidegauge_scheduler_hooks.kubernetes.controller.steps import Act, WorkloadStep, can_copy, next_step
+from tidegauge_scheduler_hooks.kubernetes.controller.proofs import proof_of
+from tidegauge_scheduler_hooks.kubernetes.controller.steps import Act, WorkloadStep, next_step
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
-from tidegauge_scheduler_hooks.kubernetes.events import RESTARTED_EVENT, record_event
-from tidegauge_scheduler_hooks.kubernetes.intents import COPIED, RequeueOrder, Stopped, encode
+from tidegauge_scheduler_hooks.kubernetes.events import RESTARTED_EVENT, UNPROVEN_EVENT, record_event
+from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder
 from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS, active_patch, find_queue_workload
-from tidegauge_scheduler_hooks.kubernetes.owners import TRAINJOB, State
+from tidegauge_scheduler_hooks.kubernetes.owners import State
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch, resume_patch
 from tidegauge_scheduler_hooks.kubernetes.ports import (
     PODS,
@@ -33,8 +33,7 @@ from tidegauge_scheduler_hooks.kubernetes.ports import (
     ObjectNotFoundError,
     Patch,
 )
-from tidegauge_scheduler_hooks.kubernetes.requeues import copy_of
-from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, attempt_of, job_name
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of
 from tidegauge_scheduler_hooks.ports import PermanentError, SchedulerError, TemporaryError
 
 log = logging.getLogger(__name__)
@@ -93,8 +92,6 @@ MARKED_AT_ONCE = 20
 (``stops.SETTLES_S``)."""
 SLOW_S = 600.0
 """After this time pods that have not ended need a person (a node that does not answer)."""
-TRAINER_REFUSES_S = 120.0
-"""Kubeflow Trainer accepts no ``runtimePatches`` before it has seen that the last run's Jobs ended."""
 WAITING_EVENT, DROPPED_EVENT = "GpuMemoryRequeueWaits", "GpuMemoryRequeueDropped"
 
 
@@ -108,14 +105,12 @@ class Reconciler:
         look: ClusterState,
         *,
         may_act: Callable[[], bool],
-        resubmit: bool,
         counts: StepCounts,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
         self._look = look
         self._may_act = may_act
-        self._resubmit = resubmit
         self._counts = counts
         self._now_s = now_s
         self._told: dict[WorkKey, str] = {}
@@ -144,13 +139,13 @@ class Reconciler:
 
     def _next(self, workload: Workload) -> WorkloadStep | None:
         around = self._look.surroundings(workload)
-        return next_step(workload, around, resubmit=self._resubmit, now_s=self._now_s())
+        return next_step(workload, around, now_s=self._now_s())
 
     def _wait(self, key: WorkKey, workload: Workload, step: WorkloadStep) -> float:
         assert step.order is not None
         waited_s = self._now_s() - step.order.at
         log.debug("%s is waiting: %s", key, step.reason)
-        if waited_s > SLOW_S and self._may_act():
+        if waited_s > SLOW_S and workload.order is not None and self._may_act():
             self._tell_once(key, workload, step.order, step.reason)
         return min(SELDOM_S, max(AGAIN_S, waited_s / 10))
 
@@ -179,14 +174,17 @@ class Reconciler:
         if step.act is Act.DROP:
             self._drop(workload, step)
             return
+        if step.act is Act.FORGET:
+            self._patch(workload, annotate_patch(workload.obj, {RESTARTING: None}))
+            return
         order = step.order
         assert order is not None
         if step.act is Act.ACTIVATE:
             self._activate(workload)
+        elif step.act is Act.PROVE:
+            self._prove(workload, order, next(iter(step.pods), None))
         elif step.act is Act.SETTLE:
             self._patch(workload, annotate_patch(workload.obj, {REQUEUE: None}))
-        elif step.act is Act.COPY:
-            self._copy(workload, order)
         else:
             self._resume(workload, order, by_kueue=step.act is Act.ANNOTATE)
 
@@ -215,29 +213,16 @@ class Reconciler:
             self._tell(workload, DROPPED_EVENT, f"Not restarted by Tidegauge: {step.reason}.", decision)
 
     def _resume(self, workload: Workload, order: RequeueOrder, *, by_kueue: bool) -> None:
-        kind, obj = workload.kind, workload.obj
-        unchanged = "Its environment could not be changed. "
-        note = unchanged if order.copy and order.changes else ""
-        try:
-            patch = resume_patch(kind, obj, order, by_kueue=by_kueue)
-        except ValueError as error:
-            log.warning("%s is restarted without changes: %s", workload.title, error)
-            order, note = replace(order, environ={}, alloc_conf={}), unchanged
-            patch = resume_patch(kind, obj, order, by_kueue=by_kueue)
-        try:
-            self._patch(workload, patch)
-        except InvalidError as error:
-            if kind is TRAINJOB and self._now_s() - order.at < TRAINER_REFUSES_S:
-                raise
-            if self._resubmit and order.changes and can_copy(workload, order):
-                self._copy(workload, order)
-                return
-            # Better an attempt like the last one than none.
-            log.warning("%s is restarted with its template unchanged: %s", workload.title, error)
-            note = unchanged if order.changes else ""
-            self._patch(workload, resume_patch(kind, obj, order, by_kueue=by_kueue, templates=False))
-        log.info("%s restarted as attempt %d (decision %s)", workload.title, order.attempt, one_line(order.decision))
-        self._tell_started(workload, order, f"{note}Restarted as attempt {order.attempt}: {order.reason}")
+        self._patch(workload, resume_patch(workload.kind, workload.obj, order, by_kueue=by_kueue))
+        log.info("%s restarts as attempt %d (decision %s)", workload.title, order.attempt, one_line(order.decision))
+
+    def _prove(self, workload: Workload, order: RequeueOrder, pod: Object | None) -> None:
+        """Told first: an Event has its name from the decision, so one that is told again is the same."""
+        proof = proof_of(workload, order, pod)
+        log.log(logging.INFO if proof.complete else logging.WARNING, "%s: %s", workload.title, one_line(proof.text))
+        reason = RESTARTED_EVENT if proof.complete else UNPROVEN_EVENT
+        self._tell(workload, reason, proof.text, order.decision, warning=not proof.complete)
+        self._patch(workload, annotate_patch(workload.obj, {RESTARTING: None}))
 
     def _activate(self, workload: Workload) -> None:
         queue_workload = find_queue_workload(self._api, workload)
@@ -247,28 +232,8 @@ class Reconciler:
         self._api.patch(QUEUE_WORKLOADS, workload.namespace, name, active_patch(queue_workload, True))
         log.info("%s: its Workload %s is active again", workload.title, name)
 
-    def _copy(self, workload: Workload, order: RequeueOrder) -> None:
-        """Submit the copy, whose name follows from the order, so it is made once; then mark the first one as copied."""
-        body = copy_of(workload, order)
-        name = body["metadata"]["name"]
-        try:
-            self._api.create(workload.kind.resource, workload.namespace, body)
-        except ConflictError as error:
-            there = self._api.get(workload.kind.resource, workload.namespace, name)
-            if job_name(there) != job_name(workload.obj) or attempt_of(there) != order.attempt:
-                self._drop(workload, WorkloadStep(Act.DROP, f"the name of its copy, {name}, is already taken", order))
-                return
-            log.info("%s: its copy already exists (%s)", workload.title, error)
-        stopped = Stopped(order.decision, COPIED, order.reason, self._now_s(), order.mark)
-        self._patch(workload, annotate_patch(workload.obj, {REQUEUE: None, STOPPED: encode(stopped)}))
-        log.info("%s continues as %s (decision %s)", workload.title, name, one_line(order.decision))
-        self._tell_started(workload, order, f"Continues as the copy {name}, attempt {order.attempt}: {order.reason}")
-
     def _patch(self, workload: Workload, patch: Mapping[str, Any]) -> None:
         self._api.patch(workload.kind.resource, workload.namespace, workload.name, patch)
-
-    def _tell_started(self, workload: Workload, order: RequeueOrder, note: str) -> None:
-        self._tell(workload, RESTARTED_EVENT, note, order.decision, warning=False)
 
     def _tell(self, workload: Workload, reason: str, note: str, decision: str, *, warning: bool = True) -> None:
         """Leave an Event for the owner. A failure to write it does not undo the step."""

@@ -6,14 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tidegauge.core.jobs.kubernetes import LEAK_CONDITION, REQUEUE
+from tidegauge.core.jobs.kubernetes import LEAK_CONDITION, REQUEUE, RESTARTING
 from tidegauge.core.text import one_line
-from tidegauge_scheduler_hooks.kubernetes.intents import COPIED, RequeueOrder, decode_requeue
+from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder, decode_requeue
 from tidegauge_scheduler_hooks.kubernetes.kueue import is_active
 from tidegauge_scheduler_hooks.kubernetes.owners import State, condition, is_true
 from tidegauge_scheduler_hooks.kubernetes.ports import Object
-from tidegauge_scheduler_hooks.kubernetes.requeues import copy_of
-from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, attempt_of, template_attempt
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, told_attempt
 
 DEACTIVATED_WITHIN_S = 900.0
 """The order is written before the Workload is switched off; a head that crashed between the two comes back and asks
@@ -25,8 +24,9 @@ MAX_MESSAGE_CHARS = 1024
 class StepSurroundings:
     """Facts from the API server that an order needs, and that cost too much to be asked always."""
 
-    unfinished: tuple[str, ...] = ()
-    """Names of all pods below a suspended workload that have not ended, watched or not; those being deleted count."""
+    unfinished: tuple[Object, ...] = ()
+    """All pods below a workload that is suspended, or owes a proof, that have not ended, watched or not; those being
+    deleted count."""
     queue_workload: Object | None = None
     """Kueue's Workload."""
 
@@ -39,11 +39,14 @@ class Act(str, Enum):
     """Remove the order: it cannot be carried out, or need not be any more."""
     SETTLE = "settle"
     """Remove the order: it is done."""
+    FORGET = "forget"
+    """Nobody waits for the proof of a restart any more."""
     RESUME = "resume"
     ANNOTATE = "annotate"
     """``RESUME`` for a workload of Kueue: everything but switching it on."""
     ACTIVATE = "activate"
-    COPY = "copy"
+    PROVE = "prove"
+    """Tell the owner what a new pod (the only one of ``pods``) carries; without one, that none was seen."""
     MARK = "mark"
     """Put ``LEAK_CONDITION`` on ``pods``."""
     UNMARK = "unmark"
@@ -59,8 +62,8 @@ class WorkloadStep:
     pods: tuple[Object, ...] = ()
 
 
-def next_step(workload: Workload, around: StepSurroundings, *, resubmit: bool, now_s: float) -> WorkloadStep | None:
-    """The next step. ``None``: there is nothing to do until something changes. ``resubmit``: copies are allowed."""
+def next_step(workload: Workload, around: StepSurroundings, *, now_s: float) -> WorkloadStep | None:
+    """The next step. ``None``: there is nothing to do until something changes."""
     if workload.obj["metadata"].get("deletionTimestamp"):
         return None
     text = annotations_of(workload.obj).get(REQUEUE)
@@ -69,19 +72,15 @@ def next_step(workload: Workload, around: StepSurroundings, *, resubmit: bool, n
             order = decode_requeue(text)
         except ValueError as error:
             return WorkloadStep(Act.DROP, f"the annotation {REQUEUE} cannot be read: {error}")
-        return _of_order(workload, order, around, resubmit=resubmit, now_s=now_s)
-    return _of_incident(workload)
+        return _of_order(workload, order, around, now_s=now_s)
+    return _of_incident(workload) or _of_restart(workload, around)
 
 
-def _of_order(
-    workload: Workload, order: RequeueOrder, around: StepSurroundings, *, resubmit: bool, now_s: float
-) -> WorkloadStep:
+def _of_order(workload: Workload, order: RequeueOrder, around: StepSurroundings, *, now_s: float) -> WorkloadStep:
     if workload.state is State.FINISHED:
         return WorkloadStep(Act.DROP, "it has ended", order)
     if not order.mark.startswith(f"{workload.uid}#"):
         return WorkloadStep(Act.DROP, "the order is for another object of the same name", order)
-    if workload.stopped is not None and workload.stopped.action == COPIED:
-        return WorkloadStep(Act.SETTLE, order.reason, order)
     if workload.stopped is not None:
         return WorkloadStep(Act.DROP, f"it has been stopped since then ({workload.stopped.action})", order)
     if around.queue_workload is None:
@@ -91,8 +90,6 @@ def _of_order(
     early = early or _ending(workload, order, around.unfinished)
     if early is not None:
         return early
-    if order.copy and resubmit and can_copy(workload, order):
-        return WorkloadStep(Act.COPY, order.reason, order)
     return WorkloadStep(Act.RESUME if around.queue_workload is None else Act.ANNOTATE, order.reason, order)
 
 
@@ -122,13 +119,44 @@ def _too_early_or_late_in_queue(
     return None
 
 
-def _ending(workload: Workload, order: RequeueOrder, unfinished: tuple[str, ...]) -> WorkloadStep | None:
+def _ending(workload: Workload, order: RequeueOrder, unfinished: tuple[Object, ...]) -> WorkloadStep | None:
     if workload.state is not State.SUSPENDED:
         return WorkloadStep(Act.WAIT, "its controller has not reported it suspended yet", order)
     if unfinished:
         more = f" and {len(unfinished) - 3} more" if len(unfinished) > 3 else ""
-        return WorkloadStep(Act.WAIT, f"pods have not ended: {', '.join(unfinished[:3])}{more}", order)
+        names = ", ".join(pod["metadata"]["name"] for pod in unfinished[:3])
+        return WorkloadStep(Act.WAIT, f"pods have not ended: {names}{more}", order)
     return None
+
+
+def _of_restart(workload: Workload, around: StepSurroundings) -> WorkloadStep | None:
+    """The step for a workload whose owner waits to be told with what it was started again."""
+    if RESTARTING not in annotations_of(workload.obj):
+        return None
+    order = workload.restarting
+    if order is None or not order.mark.startswith(f"{workload.uid}#") or workload.stopped is not None:
+        return WorkloadStep(Act.FORGET, order=order)
+    told = _told(workload, order)
+    if told is not None:
+        return WorkloadStep(Act.PROVE, order.reason, order, (told,))
+    if workload.state is State.FINISHED:
+        return WorkloadStep(Act.PROVE, order.reason, order)
+    # When it was started again no pod of it had been left: whatever lives now is new.
+    new = tuple(pod for pod in around.unfinished if not pod["metadata"].get("deletionTimestamp"))
+    if new:
+        return WorkloadStep(Act.PROVE, order.reason, order, new[:1])
+    return WorkloadStep(Act.WAIT, "it has no new pod yet", order) if needs_proof(workload) else None
+
+
+def needs_proof(workload: Workload) -> bool:
+    """Whether it runs, was started again, and no watched pod shows with what."""
+    order = workload.restarting
+    return order is not None and workload.state is State.RUNNING and _told(workload, order) is None
+
+
+def _told(workload: Workload, order: RequeueOrder) -> Object | None:
+    """A pod that the webhook told this attempt."""
+    return next((pod for pod in workload.pods if told_attempt(pod) == order.attempt), None)
 
 
 def _of_incident(workload: Workload) -> WorkloadStep | None:
@@ -139,23 +167,14 @@ def _of_incident(workload: Workload) -> WorkloadStep | None:
         return WorkloadStep(Act.UNMARK, "the incident is over", pods=marked) if marked else None
     # The annotation, fit for a condition: whoever may write the workload may have written it.
     message = one_line(incident.text, MAX_MESSAGE_CHARS, replacement=" ")
-    least = template_attempt(workload.kind, workload.obj)
     unmarked = tuple(
         pod
         for pod in workload.living
         if not pod["metadata"].get("deletionTimestamp")
-        and attempt_of(pod) >= least
+        and not workload.is_of_earlier_attempt(pod)
         and not (is_marked(pod) and (condition(pod, LEAK_CONDITION) or {}).get("message") == message)
     )
     return WorkloadStep(Act.MARK, message, pods=unmarked) if unmarked else None
-
-
-def can_copy(workload: Workload, order: RequeueOrder) -> bool:
-    try:
-        copy_of(workload, order)
-    except ValueError:
-        return False
-    return True
 
 
 def is_marked(pod: Object) -> bool:

@@ -18,6 +18,7 @@ from tidegauge_scheduler_hooks.kubernetes.injection.certificates import (
     trust,
 )
 from tidegauge_scheduler_hooks.kubernetes.injection.history import SubmissionHistory
+from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import OwnerReader
 from tidegauge_scheduler_hooks.kubernetes.injection.webhook import Injector, ServerCertificate, WebhookServer
 from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, KubeApi, ObjectNotFoundError, Watches
 from tidegauge_scheduler_hooks.kubernetes.workloads import labels_of
@@ -134,14 +135,24 @@ UPKEEP_S, FIRST_UPKEEP_S = 60.0, 2.0
 
 
 class Webhook:
-    """Serves from ``start`` to ``close``. ``leading``: this replica makes and renews the certificate."""
+    """Serves from ``start`` to ``close``. ``owners`` reads the workloads of new pods. ``leading``: this replica makes
+    and renews the certificate."""
 
     def __init__(
-        self, options: WebhookOptions, whole: Options, api: KubeApi, watches: Watches, *, leading: Callable[[], bool]
+        self,
+        options: WebhookOptions,
+        whole: Options,
+        api: KubeApi,
+        watches: Watches,
+        owners: OwnerReader,
+        *,
+        leading: Callable[[], bool],
     ) -> None:
         """Listen. Raises ``OSError`` if it cannot."""
         self.upkeep = Upkeep(options, whole, api, watches, leading=leading)
-        self._injector = Injector(options.injection, self.upkeep.namespaces.labels, self.upkeep.history.sentence)
+        self._injector = Injector(
+            options.injection, self.upkeep.namespaces.labels, self.upkeep.history.sentence, owners.settings_of
+        )
         self._server = WebhookServer(options.host, options.port, self.upkeep.certificate, self._injector.answer)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._keep_up, name="tidegauge-webhook-upkeep", daemon=True)

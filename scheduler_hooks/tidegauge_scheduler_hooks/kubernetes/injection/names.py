@@ -10,6 +10,8 @@ PROBE_FOLDER = "/tidegauge"
 made, may be anywhere else (a read-only /opt)."""
 RUN_FOLDER = "/run/tidegauge"
 """The mount point of the run directory (``core.run_dir_names``); the agent finds it by that name."""
+CONTAINER_VARIABLE = "TIDEGAUGE_CONTAINER"
+"""Its name, in each watched container."""
 PROBE_PART, RUN_PART = "probe", "run"
 """Folders of the volume, made by ``install-probe.sh``, mounted by ``subPath``. Below ``RUN_PART`` each watched
 container has a folder with its name: rings are named by pid and start time as counted inside a container, so those of
@@ -32,5 +34,5 @@ BARE_LEVEL = "auto"
 VERSION = "1"
 """Value of the annotation ``INJECTED``."""
 POLICY_VERSION = "policy-1"
-"""The value from the chart's MutatingAdmissionPolicy, which does not read ``CHANGES``; ``workloads.BY_POLICY`` tells it
+"""The value from the chart's MutatingAdmissionPolicy, which cannot read a workload; ``workloads.BY_POLICY`` tells it
 by its beginning."""

@@ -6,7 +6,7 @@ out, with a warning (which kubectl prints).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tidegauge.core.jobs.fraction import start_fraction
@@ -16,17 +16,19 @@ from tidegauge.core.jobs.kubernetes import (
     CHECKPOINT_PATH,
     CHECKPOINT_SIGNAL,
     CONTAINERS,
-    COPY_OF,
     FRACTION,
     IMAGE_PYTHONPATH,
     INJECTED,
     PROFILE_LABEL,
+    UNREAD,
     job_id,
 )
 from tidegauge.core.jobs.settings import JobSettings
 from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE, parse_fraction
+from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.injection.environment import Variable, settings_in, watched_environment
-from tidegauge_scheduler_hooks.kubernetes.injection.names import BARE_LEVEL, LEVELS, VERSION, VOLUME
+from tidegauge_scheduler_hooks.kubernetes.injection.names import BARE_LEVEL, CONTAINER_VARIABLE, LEVELS, VERSION, VOLUME
+from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import PodSettings, own_settings
 from tidegauge_scheduler_hooks.kubernetes.injection.shares import asks_for_gpu, gpu_share
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import (
     InjectionOptions,
@@ -35,14 +37,13 @@ from tidegauge_scheduler_hooks.kubernetes.injection.volumes import (
     probe_container,
     volume,
 )
-from tidegauge_scheduler_hooks.kubernetes.workloads import RESTART_LABEL
+from tidegauge_scheduler_hooks.kubernetes.workloads import restart_label
 
 # Which job a pod says that it belongs to, by what its controllers wrote on it. Pure.
 # A claim: what counts is what the head finds by the chain of owners (``PodFacts``). Ranks go by this until they are
 # told.
 
 _NAME_LABELS = (
-    COPY_OF,
     "ray.io/originated-from-cr-name",  # the RayJob; ray.io/cluster is then a name with a random end
     "training.kubeflow.org/job-name",
     "jobset.sigs.k8s.io/jobset-name",  # a TrainJob's JobSet has its name
@@ -51,8 +52,6 @@ _NAME_LABELS = (
     "job-name",
 )
 """From the topmost owner down."""
-_MAX_ATTEMPT = 1 << 24
-"""More than the probe accepts as a count."""
 
 
 def claimed_name(metadata: Mapping[str, Any]) -> str:
@@ -66,22 +65,12 @@ def claimed_name(metadata: Mapping[str, Any]) -> str:
     return str(controller or metadata.get("name") or str(metadata.get("generateName") or "pod").rstrip("-"))
 
 
-def claimed_attempt(metadata: Mapping[str, Any]) -> int:
-    """The number of earlier starts of the job, by Tidegauge and by its own controller."""
-    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
-    return _count(annotations.get(ATTEMPT)) + _count(labels.get(RESTART_LABEL))
-
-
-def _count(text: str | None) -> int:
-    if text is None or not (text.isascii() and text.isdigit() and len(text) <= 9):
-        return 0
-    return min(int(text), _MAX_ATTEMPT)
-
-
 MAX_WATCHED = 32
 """Containers of a pod. Each gets some kilobytes, and an object of more than 1.5 MiB would be refused by etcd."""
 MAX_TEXT_CHARS = 2048
 """Of an annotation that becomes a variable."""
+MAX_WHY_CHARS = 300
+"""Of ``UNREAD``: an API server's words may be long."""
 
 
 class Injection(NamedTuple):
@@ -89,6 +78,8 @@ class Injection(NamedTuple):
 
     operations: tuple[Mapping[str, Any], ...]
     warnings: tuple[str, ...]
+    reason: str = ""
+    """``owner_unread``: without the settings of its workload."""
 
 
 class Skipped(NamedTuple):
@@ -99,9 +90,15 @@ class Skipped(NamedTuple):
 
 
 def plan_injection(
-    pod: Mapping[str, Any], *, namespace: str, namespace_labels: Mapping[str, str], options: InjectionOptions
+    pod: Mapping[str, Any],
+    *,
+    namespace: str,
+    namespace_labels: Mapping[str, str],
+    options: InjectionOptions,
+    settings_of: Callable[[Mapping[str, Any], str], PodSettings] = lambda metadata, _: own_settings(metadata),
 ) -> Injection | Skipped:
-    """Plan for one pod. ``namespace`` is the request's: the pod's own is empty while it is created."""
+    """Plan for one pod. ``namespace`` is the request's: the pod's own is empty while it is created. ``settings_of``
+    (metadata, namespace) is asked only for a pod that is injected."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     annotations = metadata.get("annotations") or {}
     level, complaint = _level(metadata.get("labels") or {}, namespace_labels)
@@ -116,10 +113,12 @@ def plan_injection(
         return Skipped(unfit)
     volume_name = free_name(VOLUME, [one.get("name") for one in spec.get("volumes") or []])
     chosen, warnings = _chosen(spec["containers"], annotations)
-    common, complaints = _common(metadata, namespace, level)
+    told = settings_of(metadata, namespace)
+    common, complaints = _common(metadata, namespace, level, told)
     image_pythonpath, unread = _text(annotations, IMAGE_PYTHONPATH)
-    settings, refused = _settings(annotations.get(CHANGES), job_id(namespace, claimed_name(metadata)))
+    settings, refused = _settings(told.changes, job_id(namespace, claimed_name(metadata)))
     warnings += complaints + unread + refused
+    warnings += [] if told.unread is None else [f"its workload could not be read, so it has no attempt: {told.unread}"]
     operations: list[Mapping[str, Any]] = []
     watched: list[Mapping[str, Any]] = []
     for index, container in chosen:
@@ -129,7 +128,7 @@ def plan_injection(
             continue
         watched.append(container)
         share, fraction, doubts = _fraction(container, annotations, options)
-        own = [_variable("TIDEGAUGE_CONTAINER", container["name"])]
+        own = [_variable(CONTAINER_VARIABLE, container["name"])]
         own += [] if share is None else [_variable(SHARE_VARIABLE, f"{share:.6g}")]
         own += [] if fraction is None else [_variable(FRACTION_VARIABLE, f"{fraction:.6g}")]
         environment = watched_environment(
@@ -143,8 +142,9 @@ def plan_injection(
         return Skipped("nothing_to_watch", tuple(dict.fromkeys(warnings)))
     operations += _added("/spec/volumes", spec.get("volumes"), [volume(volume_name)])
     operations.append(_init_container(spec, probe_container(spec, watched, volume_name, options)))
-    operations += _marks(metadata, level)
-    return Injection(tuple(operations), tuple(dict.fromkeys(warnings)))
+    operations += _marks(metadata, level, told)
+    reason = "" if told.unread is None else "owner_unread"
+    return Injection(tuple(operations), tuple(dict.fromkeys(warnings)), reason)
 
 
 def _level(labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> tuple[str | None, str | None]:
@@ -188,7 +188,9 @@ def _chosen(
     return chosen[:MAX_WATCHED], warnings
 
 
-def _common(metadata: Mapping[str, Any], namespace: str, level: str) -> tuple[list[Variable], list[str]]:
+def _common(
+    metadata: Mapping[str, Any], namespace: str, level: str, told: PodSettings
+) -> tuple[list[Variable], list[str]]:
     """The variables that are the same in all watched containers, and warnings."""
     annotations = metadata.get("annotations") or {}
     name = claimed_name(metadata)
@@ -196,11 +198,12 @@ def _common(metadata: Mapping[str, Any], namespace: str, level: str) -> tuple[li
         _variable("TIDEGAUGE_PROFILE", level),
         _variable("TIDEGAUGE_JOB_ID", job_id(namespace, name)),
         _variable("TIDEGAUGE_JOB_NAME", name),
-        _variable(ATTEMPT_VARIABLE, str(claimed_attempt(metadata))),
         _field("TIDEGAUGE_POD_NAMESPACE", "metadata.namespace"),
         _field("TIDEGAUGE_POD", "metadata.name"),
         _field("TIDEGAUGE_POD_UID", "metadata.uid"),
     ]
+    if told.attempt is not None:  # with the restarts by its own controller
+        found.append(_variable(ATTEMPT_VARIABLE, str(told.attempt + restart_label({"metadata": metadata}))))
     warnings: list[str] = []
     for variable, annotation in (
         ("TIDEGAUGE_CHECKPOINT_SIGNAL", CHECKPOINT_SIGNAL),
@@ -263,16 +266,21 @@ def _init_container(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Ma
     return {"op": "add", "path": "/spec/initContainers", "value": [container]}
 
 
-def _marks(metadata: Mapping[str, Any], level: str) -> list[Mapping[str, Any]]:
-    """Mark the pod as injected; without a label of its own it gets the one by which the head finds pods."""
-    marks = [_set("annotations", metadata, INJECTED, VERSION)]
-    if PROFILE_LABEL not in (metadata.get("labels") or {}):
-        marks.append(_set("labels", metadata, PROFILE_LABEL, level))
-    return marks
-
-
-def _set(part: str, metadata: Mapping[str, Any], name: str, value: str) -> Mapping[str, Any]:
-    if metadata.get(part):
-        pointer = name.replace("~", "~0").replace("/", "~1")
-        return {"op": "add", "path": f"/metadata/{part}/{pointer}", "value": value}
-    return {"op": "add", "path": f"/metadata/{part}", "value": {name: value}}
+def _marks(metadata: Mapping[str, Any], level: str, told: PodSettings) -> list[Mapping[str, Any]]:
+    """Mark the pod as injected, and with what its workload says; without a label of its own it gets the one by which
+    the head finds pods."""
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    marked = {**annotations, INJECTED: VERSION}
+    if told.is_owners:  # a template's words do not count beside it
+        marked = {name: text for name, text in marked.items() if name not in (ATTEMPT, CHANGES, UNREAD)}
+        marked |= (
+            {ATTEMPT: str(told.attempt)} if told.unread is None else {UNREAD: one_line(told.unread, MAX_WHY_CHARS)}
+        )
+    return [
+        {"op": "add", "path": f"/metadata/{part}", "value": after}
+        for part, before, after in (
+            ("annotations", annotations, marked),
+            ("labels", labels, {PROFILE_LABEL: level, **labels}),
+        )
+        if after != before
+    ]

@@ -20,6 +20,7 @@ from tidegauge.http.access import OpenDoor, Refusal
 from tidegauge.http.connections import ServerLimits
 from tidegauge.http.server import App, HttpRequest, HttpServer, Response, Routes, text_error
 from tidegauge_scheduler_hooks.kubernetes.injection.history import submitted_name
+from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import PodSettings, own_settings
 from tidegauge_scheduler_hooks.kubernetes.injection.plan import Injection, Skipped, plan_injection
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 
@@ -40,12 +41,15 @@ class Injector:
         options: InjectionOptions,
         namespace_labels: Callable[[str], Mapping[str, str] | None],
         history: Callable[[str, str], str | None] = lambda *_: None,
+        settings_of: Callable[[Mapping[str, Any], str], PodSettings] = lambda metadata, _: own_settings(metadata),
     ) -> None:
         """``namespace_labels``: labels of a namespace by its name, ``None`` if it is not known (yet). ``history``: what
-        earlier runs of the job with this namespace and name needed, ``None`` if it is not known. Must not block."""
+        earlier runs of the job with this namespace and name needed, ``None`` if it is not known. ``settings_of``: as in
+        ``plan_injection``. None of them may block for longer than API servers wait."""
         self._options = options
         self._namespace_labels = namespace_labels
         self._history = history
+        self._settings_of = settings_of
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, ...]] = Counter({("injected", ""): 0, ("failed", ""): 0})
 
@@ -59,7 +63,7 @@ class Injector:
             _logger.exception("pod %s is created without the probe", _whose(request))
             self._count("failed")
             return _review(request, {})
-        self._count(*(("injected",) if isinstance(outcome, Injection) else ("skipped", outcome.reason)))
+        self._count("injected" if isinstance(outcome, Injection) else "skipped", outcome.reason)
         for warning in outcome.warnings:
             _logger.info("pod %s: %s", _whose(request), warning)
         return _review(request, _changes(outcome, sentence))
@@ -67,8 +71,9 @@ class Injector:
     def counts(self) -> Mapping[tuple[str, ...], int]:
         """Reviews since the start of the process, by outcome and reason.
 
-        ``injected``; ``skipped`` for a reason; ``failed``: the pod was created without the probe, by an internal error
-        or because the request was no review."""
+        ``injected``, with the reason ``owner_unread`` where without the settings of the pod's workload; ``skipped`` for
+        a reason; ``failed``: the pod was created without the probe, by an internal error or because the request was no
+        review."""
         with self._lock:
             return dict(self._counts)
 
@@ -91,7 +96,13 @@ class Injector:
             return Skipped("too_large")
         namespace = request["namespace"]
         labels = self._namespace_labels(namespace) or {}
-        return plan_injection(request["object"], namespace=namespace, namespace_labels=labels, options=self._options)
+        return plan_injection(
+            request["object"],
+            namespace=namespace,
+            namespace_labels=labels,
+            options=self._options,
+            settings_of=self._settings_of,
+        )
 
     def _sentence(self, request: Mapping[str, Any]) -> str | None:
         name = submitted_name(request)

@@ -1,0 +1,84 @@
+"""What a workload was started again with, by one of its new pods. Pure.
+
+Between the workload and its pods are others' controllers and webhooks, so what was asked for is no proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from tidegauge.core.alloc_conf import ALLOCATOR_VARIABLES
+from tidegauge.core.jobs.kubernetes import INJECTED, PROFILE_LABEL, UNREAD
+from tidegauge.core.jobs.settings import JobSettings, changes
+from tidegauge_scheduler_hooks.kubernetes.injection.names import CONTAINER_VARIABLE
+from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder, merged
+from tidegauge_scheduler_hooks.kubernetes.owners import at
+from tidegauge_scheduler_hooks.kubernetes.ports import Object
+from tidegauge_scheduler_hooks.kubernetes.workloads import (
+    BY_POLICY,
+    Workload,
+    annotations_of,
+    labels_of,
+    told_attempt,
+)
+
+
+class Proof(NamedTuple):
+    """What the owner is told."""
+
+    complete: bool
+    """Whether the pod has the attempt and all changes."""
+    text: str
+
+
+def proof_of(workload: Workload, order: RequeueOrder, pod: Object | None) -> Proof:
+    """``pod``: a new one; ``None``: the workload ended before one was seen."""
+    if pod is None:
+        said = f"Restarted as attempt {order.attempt}, and ended before a pod of it was seen"
+        return Proof(False, f"{said}, so nothing is known of its settings. {order.reason}")
+    wanted = merged(workload.changes, order.changes)
+    settings = JobSettings("", 0, 0, wanted.environ, wanted.alloc_conf, wanted.torch_version)
+    watched = [
+        values for values in map(_literals, at(pod, ("spec", "containers")) or ()) if CONTAINER_VARIABLE in values
+    ]
+    has, lacks = dict[str, str](), dict[str, str]()
+    for values in watched or [{}]:
+        # What is in force changes nothing when it is set again.
+        missing = {name: text for name, text in changes(settings, values).items() if values.get(name) != text}
+        lacks |= missing
+        names = {*wanted.environ, *(ALLOCATOR_VARIABLES if wanted.alloc_conf else ())} - missing.keys()
+        has |= {name: values[name] for name in sorted(names) if name in values}
+    told = told_attempt(pod) == order.attempt
+    name = pod["metadata"]["name"]
+    carries = f" with {_listed(has)}" if has else ""
+    if told and not lacks:
+        return Proof(True, f"Restarted as attempt {order.attempt}{carries} (pod {name}): {order.reason}")
+    without = ([] if told else [f"the attempt number {order.attempt}"]) + ([_listed(lacks)] if lacks else [])
+    return Proof(False, f"Restarted{carries}, but without {', '.join(without)}: pod {name} {_why(workload, pod)}. "
+                        f"{order.reason}")  # fmt: skip
+
+
+def _why(workload: Workload, pod: Object) -> str:
+    """Why it has not what it should have."""
+    annotations = annotations_of(pod)
+    mark, told, unread = annotations.get(INJECTED), told_attempt(pod), annotations.get(UNREAD)
+    if mark is None:
+        label = "" if PROFILE_LABEL in labels_of(pod) else f" (it has no label {PROFILE_LABEL})"
+        return f"was made without Tidegauge's webhook, which was away, or is not asked about such pods{label}"
+    if mark.startswith(BY_POLICY):
+        return "was prepared by a MutatingAdmissionPolicy, which cannot read its workload (injection.mode)"
+    if unread is not None:
+        return f"was made while its workload could not be read: {unread}"
+    if told is None or told < workload.attempt:
+        return f"was told attempt {told or 0}: the webhook saw an earlier state of its workload"
+    return "was told, and has other values: its template may set them by valueFrom"
+
+
+def _literals(container: Mapping[str, Any]) -> Mapping[str, str]:
+    """The variables with a text."""
+    return {one["name"]: one.get("value") or "" for one in container.get("env") or () if not one.get("valueFrom")}
+
+
+def _listed(values: Mapping[str, str] | Iterable[str]) -> str:
+    return ", ".join(f"{name}={text}" for name, text in sorted(dict(values).items()))
