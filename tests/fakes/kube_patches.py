@@ -23,6 +23,9 @@ def patched(before: Mapping[str, Any], patch: Any, how: Patch) -> Any:
         return _operations(_copy(before), patch)
     if not isinstance(patch, Mapping):
         raise InvalidError("a merge patch must be an object")
+    if how is Patch.APPLY:  # there is one manager here, so what it does not say any more is gone
+        said = {key: _copy(value) for key, value in patch.items() if key not in ("apiVersion", "kind", "metadata")}
+        return {**_copy(before), **said}
     return _merged(before, patch, _by_key if how is Patch.STRATEGIC else _replaced)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kube_emulator import deletion, lists
 from kube_emulator.accounts import Accounts
-from kube_emulator.apply import ApplyConflictError, Ownership
+from kube_emulator.apply import ApplyConflictError, Manager, Ownership
 from kube_emulator.custom import served_types
 from kube_emulator.errors import (
     STALE,
@@ -82,7 +82,7 @@ class Api:
             stored = self.store.create(key, value)
         except StaleError:
             raise already_exists(request.resource, name) from None
-        self._ownership.written(key, request.manager, None, stored, schema_of(request.resource))
+        self._ownership.written(key, _manager(request), None, stored, schema_of(request.resource))
         return stored
 
     def update(self, request: Request) -> Reply:
@@ -125,7 +125,7 @@ class Api:
         body, resource = request.object_body(), request.resource
         schema, key = schema_of(resource), self._key(request, request.name)
         force = request.query.get("force") == "true"
-        if self.store.get(key) is None:
+        if self.store.get(key) is None and not request.subresource:
             named = {**body, "metadata": {**(body.get("metadata") or {}), "name": request.name}}
             reply = Reply(shown(resource, self._commit_new(request, self.intake.new_object(request, named))), 201)
         else:
@@ -133,13 +133,13 @@ class Api:
             def applied(old: Object) -> Object:
                 try:
                     return self._ownership.applied(
-                        key, request.manager, shown(resource, old), body, schema, force=force
+                        key, _manager(request), shown(resource, old), body, schema, force=force
                     )
                 except ApplyConflictError as error:
                     raise ApiError(409, "Conflict", error.message) from None
 
             reply = self._change(request, applied)
-        self._ownership.take(key, reply.body["metadata"]["uid"], request.manager, body, schema)
+        self._ownership.take(key, reply.body["metadata"]["uid"], _manager(request), body, schema)
         return reply
 
     def _change(self, request: Request, build: Callable[[Object], Any]) -> Reply:
@@ -157,7 +157,7 @@ class Api:
             except StaleError:
                 continue
             if stored is not old:
-                self._ownership.written(key, request.manager, old, stored, schema_of(request.resource))
+                self._ownership.written(key, _manager(request), old, stored, schema_of(request.resource))
                 self.remove_if_free(request.resource, key, stored)
             return Reply(shown(request.resource, stored))
         raise conflict(request.resource, request.name, STALE)
@@ -220,3 +220,7 @@ def _delete_options(request: Request) -> dict[str, Any]:
     if request.query.get("propagationPolicy"):
         options["propagationPolicy"] = request.query["propagationPolicy"]
     return options
+
+
+def _manager(request: Request) -> Manager:
+    return Manager(request.manager, request.content_type == _APPLY, request.subresource)

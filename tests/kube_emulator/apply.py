@@ -7,13 +7,24 @@ entries count by their key where the schema names one, other lists as a whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kube_emulator.patches import merge_patch
 from kube_emulator.schemas import Schema, items_of, property_of
 from kube_emulator.store import Key
 
 FieldPath = tuple[str, ...]
+
+
+class Manager(NamedTuple):
+    """Who owns fields, as an entry of ``managedFields`` tells them apart."""
+
+    name: str
+    applies: bool
+    """Server-side apply; else plain creates and updates."""
+    subresource: str = ""
+
+
 _NOT_OWNED = frozenset({("apiVersion",), ("kind",)})
 
 
@@ -39,13 +50,13 @@ class Ownership:
     """Who owns what; entries of objects that are gone do no harm, as a new object has a new uid."""
 
     def __init__(self) -> None:
-        self._fields: dict[tuple[Key, str], dict[str, frozenset[FieldPath]]] = {}
+        self._fields: dict[tuple[Key, str], dict[Manager, frozenset[FieldPath]]] = {}
 
     def written(
-        self, key: Key, manager: str, old: Mapping[str, Any] | None, new: Mapping[str, Any], schema: Schema | None
+        self, key: Key, manager: Manager, old: Mapping[str, Any] | None, new: Mapping[str, Any], schema: Schema | None
     ) -> None:
-        """A plain create or update: the fields that changed are this manager's from now on."""
-        before, after = dict(_leaves(old or {}, schema)), dict(_leaves(new, schema))
+        """A change that is stored: the fields that changed are this manager's from now on."""
+        before, after = dict(_leaves(old or {}, schema, manager)), dict(_leaves(new, schema, manager))
         changed = frozenset(path for path, value in after.items() if path not in before or before[path] != value)
         owners = self._fields.setdefault((key, new["metadata"]["uid"]), {})
         for other in owners:
@@ -55,7 +66,7 @@ class Ownership:
     def applied(
         self,
         key: Key,
-        manager: str,
+        manager: Manager,
         old: Mapping[str, Any] | None,
         wanted: Mapping[str, Any],
         schema: Schema | None,
@@ -66,9 +77,9 @@ class Ownership:
         if old is None:
             return dict(wanted)
         owners = self._fields.get((key, old["metadata"]["uid"]), {})
-        present, fields = dict(_leaves(old, schema)), dict(_leaves(wanted, schema))
+        present, fields = dict(_leaves(old, schema, manager)), dict(_leaves(wanted, schema, manager))
         clashes = [
-            (other, path)
+            (other.name, path)
             for path, value in fields.items()
             for other, owned in owners.items()
             if other != manager and path in owned and path in present and present[path] != value
@@ -80,16 +91,20 @@ class Ownership:
         result: dict[str, Any] = _merged(old, wanted, schema, (), given_up - others)
         return result
 
-    def take(self, key: Key, uid: str, manager: str, wanted: Mapping[str, Any], schema: Schema | None) -> None:
+    def take(self, key: Key, uid: str, manager: Manager, wanted: Mapping[str, Any], schema: Schema | None) -> None:
         """After a successful apply: the fields are this manager's; shared with those who want the same value."""
         owners = self._fields.setdefault((key, uid), {})
-        fields = dict(_leaves(wanted, schema))
+        fields = dict(_leaves(wanted, schema, manager))
         owners[manager] = frozenset(fields)
 
 
-def _leaves(value: Mapping[str, Any], schema: Schema | None) -> Iterator[tuple[FieldPath, Any]]:
+def _leaves(value: Mapping[str, Any], schema: Schema | None, manager: Manager) -> Iterator[tuple[FieldPath, Any]]:
+    """Of the part of the object that a request of this manager's can change."""
     for key, part in value.items():
-        if key == "metadata":
+        if manager.subresource == "status":
+            if key == "status":
+                yield from _walk(part, property_of(schema, key), (key,))
+        elif key == "metadata":
             kept = {name: part[name] for name in ("labels", "annotations", "finalizers") if part.get(name)}
             yield from _walk(kept, property_of(schema, key), ("metadata",))
         elif key != "status" and (key,) not in _NOT_OWNED:

@@ -6,7 +6,7 @@ import base64
 import json
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from kube_emulator.certificates import make_server_files
 from kube_emulator.controllers import Controllers, prepare_cluster
 from kube_emulator.faults import Faults
 from kube_emulator.server import Server
+from kube_emulator.webhooks import Admission
 from serving import Serving
 
 
@@ -59,6 +60,11 @@ class Emulator:
     def skipped_rules(self) -> frozenset[str]:
         """CEL rules of custom resource definitions that were met and not evaluated."""
         return frozenset(self._api.intake.skipped_rules)
+
+    @property
+    def validators(self) -> list[Callable[[Admission], str | None]]:
+        """Asked about every change before it is stored; what one says against it is the refusal."""
+        return self._api.intake.validators
 
     def kubeconfig(self, user: str = "admin", *groups: str) -> Path:
         """A file for that user; ``admin`` may do everything, others what roles bound to them or ``groups`` allow."""

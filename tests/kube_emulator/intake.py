@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kube_emulator.clock import now
@@ -28,6 +29,8 @@ class Intake:
         self._store = store
         self.skipped_rules: set[str] = set()
         """CEL rules of custom resources that were not evaluated."""
+        self.validators: list[Callable[[Admission], str | None]] = []
+        """Whom a test asks about every change before it is stored: what it says against it is the refusal."""
 
     def new_object(self, request: Request, body: Mapping[str, Any]) -> Object:
         """As it is to be created. Its name is generated after the webhooks have seen it, as on a real server."""
@@ -99,6 +102,9 @@ class Intake:
             request.dry_run,
         )
         result = mutated(self._store, admission, request.warnings.append)
+        for validator in self.validators:
+            if (why := validator(replace(admission, value=result))) is not None:
+                raise forbidden(resource, name, why)
         if result is admission.value:
             return value
         again = with_defaults(resource, decoded(request, result, old, self.skipped_rules))

@@ -10,7 +10,8 @@ from contextlib import suppress
 from functools import partial
 
 from tidegauge.core.ids import JobKey
-from tidegauge.core.incidents.actions import ActionKind, JobTarget, SchedulerFacts
+from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, JobTarget, SchedulerFacts
 from tidegauge.core.job_records.record import JobEnd, JobRecord
 from tidegauge.core.jobs.kubernetes import (
     ACTIONS,
@@ -22,6 +23,7 @@ from tidegauge.core.jobs.kubernetes import (
     REMARK,
     REQUEUE,
     STOPPED,
+    namespace_of,
 )
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE
 from tidegauge.core.views import JobView
@@ -39,6 +41,7 @@ from tidegauge_scheduler_hooks.kubernetes.events import (
 )
 from tidegauge_scheduler_hooks.kubernetes.facts_of_workloads import can_do, facts_of, find, is_ours
 from tidegauge_scheduler_hooks.kubernetes.intents import CANCEL, HOLD, Changes, IncidentIntent, Stopped, merged
+from tidegauge_scheduler_hooks.kubernetes.memory_incidents import write_incident
 from tidegauge_scheduler_hooks.kubernetes.owners import BY_NAME, KINDS, State
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
@@ -176,6 +179,19 @@ class KubernetesScheduler:
         note = cut(text, MAX_NOTE_BYTES)
         with suppress(ObjectNotFoundError):  # it was deleted meanwhile
             self._mark(run.workload, partial(self._look_again, run.workload), ENDED, lambda _: note)
+
+    def show_incident(self, incident: Incident, records: Sequence[DecisionRecord], job: JobView | None) -> None:
+        """Write the ``MemoryIncident`` of an incident whose ranks are really in pods of that workload."""
+        run = None if job is None else self._run_of(job)
+        namespace = namespace_of(incident.key.job.job_id)
+        if namespace is None:
+            return
+        try:
+            write_incident(self._api, incident, records, None if run is None else run.workload, namespace)
+        except ObjectNotFoundError as error:
+            # Without its workload there is none to write to, or somebody deleted it.
+            if error.kind_missing:
+                raise
 
     def presence(self, target: JobTarget) -> Presence:
         """Look by one GET of the workload. Raises ``TemporaryError``, ``PermanentError``."""

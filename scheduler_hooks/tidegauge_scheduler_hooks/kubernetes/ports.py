@@ -52,6 +52,8 @@ class Patch(str, Enum):
     """RFC 6902: operations; ``test`` makes the whole fail (422) where something else is there."""
     STRATEGIC = "application/strategic-merge-patch+json"
     """Kubernetes' own, for built-in kinds: lists are merged by their key."""
+    APPLY = "application/apply-patch+yaml"
+    """Server-side apply: all that Tidegauge has to say of the object; these fields are its own from then on."""
 
 
 class ObjectNotFoundError(PermanentError):

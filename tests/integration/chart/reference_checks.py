@@ -19,6 +19,7 @@ RESOURCES = {
     "kubeflow.org": {"pytorchjobs"},
     "ray.io": {"rayjobs", "rayclusters"},
     "kueue.x-k8s.io": {"workloads"},
+    "tidegauge.dev": {"memoryincidents", "memoryincidents/status"},
     "events.k8s.io": {"events"},
     "coordination.k8s.io": {"leases"},
     "authentication.k8s.io": {"tokenreviews"},

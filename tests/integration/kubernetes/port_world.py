@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fake_ranks import FakeRanks
+from integration.kubernetes.chart_accounts import component_rules
 from integration.kubernetes.target import WITHIN_S, KubeTarget, bind
 from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.kubernetes.workload_samples import SUBMITTED_WITH, templates_of, workload
@@ -32,15 +33,6 @@ from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
 from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, PODS, ConflictError, ObjectNotFoundError
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
 
-HEAD_RULES = [
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch", "patch"]},
-    {"apiGroups": ["jobset.x-k8s.io"], "resources": ["jobsets"], "verbs": ["get", "list", "watch", "patch"]},
-    {"apiGroups": ["kueue.x-k8s.io"], "resources": ["workloads"], "verbs": ["get", "list", "patch"]},
-    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
-]
-"""As in docs/kubernetes.md, for these kinds."""
-
 
 class ApiWorld(ContractWorld):
     """Workloads of one kind in one namespace, each of one pod."""
@@ -54,7 +46,7 @@ class ApiWorld(ContractWorld):
         self.admin = kube.admin
         self.api = open_api(kube.kubeconfig, qps=500, burst=500, timeout_s=60)
         self.ranks = FakeRanks()
-        kubeconfig = kube.as_user(namespace, HEAD_RULES, folder=folder)
+        kubeconfig = kube.as_user(namespace, list(component_rules("head")), folder=folder, name="head")
         head = open_api(kubeconfig, qps=500, burst=500, timeout_s=60)
         self._watches = ClientWatches(head, namespaces=[namespace])
         self.directory = PodDirectory(self._watches, ["Job", "JobSet"])

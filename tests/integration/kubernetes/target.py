@@ -202,13 +202,20 @@ class KubeTarget:
                 self.admin.ask("DELETE", plural, labelSelector=f"{_MADE_FOR}={name}")
 
     def as_user(
-        self, namespace: str, rules: Sequence[Mapping[str, Any]], *, folder: Path, cluster_wide: bool = False
+        self,
+        namespace: str,
+        rules: Sequence[Mapping[str, Any]],
+        *,
+        folder: Path,
+        cluster_wide: bool = False,
+        name: str = "user",
     ) -> Path:
         """A kubeconfig for a new ServiceAccount in ``namespace`` that may do what the rules say, and no more.
 
         The rules are those of a Role there, or with ``cluster_wide`` of a ClusterRole, which goes with the namespace.
+        One with the name ``head`` or ``controller`` is bound by the chart's admission policy as well.
         """
-        name = f"user-{uuid.uuid4().hex[:8]}"
+        name = f"{name}-{uuid.uuid4().hex[:8]}"
         self.admin.do("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
         self.grant(namespace, name, rules, cluster_wide=cluster_wide)
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"

@@ -171,3 +171,23 @@ def test_objects_go_with_their_definition(admin: Connection, namespace: str) -> 
     eventually(lambda: admin.ask("GET", path).code, lambda code: code == 200)
     assert admin.do("GET", path)["items"] == []
     admin.do("DELETE", f"{DEFINITIONS}/{plural}.{GROUP}")
+
+
+def test_apply_of_a_status_leaves_the_rest_and_takes_back_what_it_no_longer_says(
+    admin: Connection, things: str
+) -> None:
+    make(admin, things, "a", n=1)
+    apply = "application/apply-patch+yaml"
+
+    def say(manager: str, **status: Any) -> Any:
+        body = typed(things, {"metadata": {"name": "a"}, "status": status})
+        return admin.do("PATCH", f"{things}/a/status", body, content_type=apply, fieldManager=manager, force="true")
+
+    say("other", theirs=1)
+    say("ours", state="Open", left="14 min")
+    found = say("ours", state="Closed")
+    assert found["status"] == {"theirs": 1, "state": "Closed"}
+    assert found["spec"] == {"n": 1, "onLeak": "notify"}
+    missing = typed(things, {"metadata": {"name": "b"}, "status": {"state": "Open"}})
+    answer = admin.ask("PATCH", f"{things}/b/status", missing, content_type=apply, fieldManager="ours", force="true")
+    assert answer.refusal == (404, "NotFound")

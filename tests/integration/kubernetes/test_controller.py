@@ -61,7 +61,7 @@ class Bench:
         return self.enter(running_controller(self.folder, [*self.arguments(rules), *more]))
 
     def arguments(self, rules: Sequence[Any]) -> list[str]:
-        kubeconfig = self.kube.as_user(self.namespace, rules, folder=self.folder)
+        kubeconfig = self.kube.as_user(self.namespace, rules, folder=self.folder, name="controller")
         namespace = self.namespace
         return [
             f"--kubeconfig={kubeconfig}", f"--namespace={namespace}", f"--namespaces={namespace}", f"--lease={LEASE}",
@@ -242,7 +242,7 @@ def test_a_role_without_patch_is_named_and_works_once_it_is_given(bench: Bench) 
     eventually(replica.is_ready)
     eventually(lambda: [event["reason"] for event in bench.events()], lambda seen: seen == ["GpuMemoryRequeueWaits"])
     accounts = bench.admin.do("GET", f"/api/v1/namespaces/{bench.namespace}/serviceaccounts")["items"]
-    (account,) = [one["metadata"]["name"] for one in accounts if one["metadata"]["name"].startswith("user-")]
+    (account,) = [one["metadata"]["name"] for one in accounts if one["metadata"]["name"].startswith("controller-")]
     bench.kube.grant(bench.namespace, account, ACTS)
     bench.wait_until_started_again(within_s=90)  # tried again after twice as long each time, and after 60 s at most
     assert replica.process.poll() is None

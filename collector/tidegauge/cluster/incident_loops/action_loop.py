@@ -181,7 +181,7 @@ def open_actions(
     room = RecordRoom(memory_bytes=int(settings.keep_jobs_gib * (1 << 30)))
     store = open_store(settings.database_url or sqlite_url(files.root), jobs=room)
     try:
-        loop, ends, remarks, now_s = _loop_over(store, settings, coordinator, files, tell)
+        loop, ends, remarks, shown, now_s = _loop_over(store, settings, coordinator, files, tell)
         jobs = JobRecorder(
             coordinator.jobs, store.jobs, events=loop.job_events, labels=loop.slurm_labels,
             ended_launches=coordinator.ended_launches, told_ends=ends.told, look_at_ended=remarks.look,
@@ -193,7 +193,7 @@ def open_actions(
             monotonic_s=time.monotonic,
         )  # fmt: skip
         earlier = EarlierRunsLookup(coordinator.jobs, store.jobs, coordinator.know_earlier_runs, now_s=now_s)
-        return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s, (jobs, incidents, earlier))
+        return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s, (jobs, incidents, earlier, shown))
     except BaseException:
         store.close()  # this is tried again every second
         raise
@@ -201,11 +201,12 @@ def open_actions(
 
 def _loop_over(
     store: Store, settings: Settings, coordinator: Coordinator, files: StateFiles, tell: Tell | None
-) -> tuple[Loop, JobEnds, EndRemarks, Callable[[], float]]:
+) -> tuple[Loop, JobEnds, EndRemarks, RecordWriter, Callable[[], float]]:
     from tidegauge_scheduler_hooks.closed_loop import ClosedLoop, workers_for
     from tidegauge_scheduler_hooks.end_remarks import EndRemarks
     from tidegauge_scheduler_hooks.job_ends import JobEnds
     from tidegauge_scheduler_hooks.policy.files import PolicySource
+    from tidegauge_scheduler_hooks.shown_incidents import ShownIncidents
 
     clock = PolicyClock(wall_s=time.time, monotonic_s=time.monotonic, not_before_s=store.newest_s())
     switch = ActionSwitch(files.actions)
@@ -229,7 +230,11 @@ def _loop_over(
     )
     ends = JobEnds(schedulers, submit=workers.submit, monotonic_s=time.monotonic)
     remarks = EndRemarks(schedulers, submit=workers.submit, monotonic_s=time.monotonic)
-    return loop, ends, remarks, clock.now_s
+    shown = ShownIncidents(
+        schedulers, lambda since_s: store.incidents.incidents(since_s=since_s), store.audit.records_of,
+        coordinator.jobs, submit=workers.submit, now_s=clock.now_s, monotonic_s=time.monotonic,
+    )  # fmt: skip
+    return loop, ends, remarks, shown, clock.now_s
 
 
 def _exempt(acts: ActStore, now_s: float) -> Mapping[JobKey, str]:

@@ -1,0 +1,120 @@
+"""Head and controller as the chart lets them be: the rules of their roles, and the admission policy that binds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import celpy
+import helm_python
+import yaml
+from celpy import celtypes
+from celpy.adapter import json_to_cel
+
+from kube_emulator.webhooks import Admission
+
+CHART = Path(__file__).parents[3] / "helm" / "tidegauge"
+RELEASE, SYSTEM = "tidegauge", "tidegauge-system"
+COMPONENTS = ("head", "controller")
+
+
+def chart_objects(values: Mapping[str, Any]) -> list[Any]:
+    """What a release of the chart is made of."""
+    image = {"registry": "registry.example.org", **values.get("image", {})}
+    with helm_python.Chart.load(str(CHART)) as chart:
+        texts = chart.render({**values, "image": image}, name=RELEASE, namespace=SYSTEM)
+    documents = (yaml.safe_load_all(text) for path, text in texts.items() if not path.endswith("NOTES.txt"))
+    return [one for found in documents for one in found if one]
+
+
+class AccountPolicy:
+    """The chart's ValidatingAdmissionPolicy, evaluated by another implementation of CEL than a server's.
+
+    Accounts of tests stand for the chart's by their names (``head-1f``: the head)."""
+
+    def __init__(self, policy: Mapping[str, Any]) -> None:
+        spec = policy["spec"]
+        self.name: str = policy["metadata"]["name"]
+        self._rules = spec["matchConstraints"]["resourceRules"]
+        self._conditions = [_compiled(one["expression"]) for one in spec["matchConditions"]]
+        self._variables = [(one["name"], _compiled(one["expression"])) for one in spec["variables"]]
+        self._validations = [
+            (
+                _compiled(one["expression"]),
+                one.get("message"),
+                _compiled(one["messageExpression"]) if "messageExpression" in one else None,
+            )
+            for one in spec["validations"]
+        ]
+
+    def refusal(self, admission: Admission) -> str | None:
+        """The server's words, or ``None``: the change is admitted, or the policy is about others."""
+        if not any(_covers(rule, admission) for rule in self._rules):
+            return None
+        scope: dict[str, Any] = {
+            "request": json_to_cel(_request(admission)),
+            "object": json_to_cel(admission.value),
+            "oldObject": json_to_cel(admission.old),
+        }
+        if not all(one.evaluate(scope) for one in self._conditions):
+            return None
+        variables = celtypes.MapType()
+        for name, program in self._variables:
+            variables[celtypes.StringType(name)] = program.evaluate({**scope, "variables": variables})
+        scope["variables"] = variables
+        for program, message, expression in self._validations:
+            if not program.evaluate(scope):
+                words = message if expression is None else str(expression.evaluate(scope))
+                return f"ValidatingAdmissionPolicy '{self.name}' with binding '{self.name}' denied request: {words}"
+        return None
+
+
+@cache
+def account_policy() -> AccountPolicy:
+    """That of an installation by default."""
+    found = [one for one in chart_objects({}) if one["kind"] == "ValidatingAdmissionPolicy"]
+    (policy,) = found
+    return AccountPolicy(policy)
+
+
+def _compiled(expression: str) -> Any:
+    environment = celpy.Environment()
+    return environment.program(environment.compile(expression))
+
+
+def _request(admission: Admission) -> dict[str, Any]:
+    _, _, account = admission.user.name.rpartition(":")
+    component = account.partition("-")[0]
+    stands_for = f"system:serviceaccount:{SYSTEM}:{RELEASE}-{component}"
+    return {
+        "operation": admission.operation,
+        "resource": {"group": admission.resource.group, "resource": admission.resource.plural},
+        "subResource": admission.subresource,
+        "userInfo": {"username": stands_for if component in COMPONENTS else admission.user.name},
+    }
+
+
+def _covers(rule: Mapping[str, Any], admission: Admission) -> bool:
+    plural, subresource = admission.resource.plural, admission.subresource
+    named = {f"{plural}/{subresource}", f"{plural}/*"} if subresource else {plural}
+    return (
+        admission.resource.group in rule["apiGroups"]
+        and admission.operation in rule["operations"]
+        and bool(named & set(rule["resources"]))
+    )
+
+
+def component_rules(component: str, **values: Any) -> Iterator[Any]:
+    """The rules of all roles of a component, as rendered."""
+    objects = chart_objects(values)
+    names = {
+        thing["roleRef"]["name"]
+        for thing in objects
+        if thing["kind"] in ("RoleBinding", "ClusterRoleBinding")
+        and thing["subjects"][0]["name"].endswith(f"-{component}")
+    }
+    for thing in objects:
+        if thing["kind"] in ("Role", "ClusterRole") and thing["metadata"]["name"] in names:
+            yield from thing["rules"]

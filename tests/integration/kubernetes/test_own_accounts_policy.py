@@ -1,0 +1,336 @@
+"""The chart's ValidatingAdmissionPolicy: our own accounts suspend, annotate and mark, and change nothing else, although
+``patch`` on a workload would let them run any pod. The emulator asks it about each change of every other test, too."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from integration.kubernetes.chart_accounts import RELEASE, SYSTEM, account_policy, chart_objects
+from integration.kubernetes.target import Connection, KubeTarget
+from kube_emulator.accounts import User, service_account
+from kube_emulator.resources import BUILT_IN, ResourceType
+from kube_emulator.webhooks import Admission
+
+Change = Callable[[Any], None]
+HEAD = service_account(SYSTEM, f"{RELEASE}-head")
+CONTROLLER = service_account(SYSTEM, f"{RELEASE}-controller")
+
+
+def kind(group: str, plural: str) -> ResourceType:
+    known = next((one for one in BUILT_IN if (one.group, one.plural) == (group, plural)), None)
+    return known or BUILT_IN[0]._replace(group=group, plural=plural)
+
+
+KINDS = {
+    "jobs": kind("batch", "jobs"),
+    "jobsets": kind("jobset.x-k8s.io", "jobsets"),
+    "trainjobs": kind("trainer.kubeflow.org", "trainjobs"),
+    "pytorchjobs": kind("kubeflow.org", "pytorchjobs"),
+    "rayjobs": kind("ray.io", "rayjobs"),
+    "workloads": kind("kueue.x-k8s.io", "workloads"),
+    "pods": kind("", "pods"),
+    "deployments": kind("apps", "deployments"),
+}
+
+
+def workload() -> dict[str, Any]:
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "main", "image": "one"}]}}
+    return {
+        "metadata": {"name": "train", "labels": {"team": "a"}, "annotations": {"note": "mine", "tidegauge.dev/x": "1"}},
+        "spec": {"suspend": False, "template": template, "runPolicy": {"suspend": False, "backoffLimit": 3}},
+        "status": {"active": 2},
+    }
+
+
+def refusal(
+    plural: str,
+    change: Change,
+    *,
+    by: User = CONTROLLER,
+    operation: str = "UPDATE",
+    subresource: str = "",
+    before: Mapping[str, Any] | None = None,
+) -> str | None:
+    old = copy.deepcopy(dict(before or workload()))
+    new = copy.deepcopy(old)
+    change(new)
+    return account_policy().refusal(
+        Admission(
+            KINDS[plural],
+            operation,
+            subresource,
+            "team",
+            "train",
+            by,
+            new,
+            old if operation == "UPDATE" else None,
+            dry_run=False,
+        )
+    )
+
+
+def suspend(obj: Any) -> None:
+    obj["spec"]["suspend"] = True
+
+
+def start_without_the_field(obj: Any) -> None:
+    del obj["spec"]["suspend"]
+
+
+def suspend_by_policy(obj: Any) -> None:
+    obj["spec"]["runPolicy"]["suspend"] = True
+
+
+def deactivate(obj: Any) -> None:
+    obj["spec"]["active"] = False
+
+
+def annotate(obj: Any) -> None:
+    obj["metadata"]["annotations"] |= {"tidegauge.dev/requeue": "{}"}
+    del obj["metadata"]["annotations"]["tidegauge.dev/x"]
+    obj["metadata"]["resourceVersion"] = "7"
+    obj["metadata"]["managedFields"] = [{"manager": "tidegauge"}]
+
+
+def nothing(_: Any) -> None: ...
+
+
+@pytest.mark.parametrize("by", [HEAD, CONTROLLER], ids=["head", "controller"])
+@pytest.mark.parametrize(
+    ("plural", "change"),
+    [
+        *((plural, suspend) for plural in ("jobs", "jobsets", "trainjobs", "rayjobs")),
+        ("jobs", start_without_the_field),
+        ("pytorchjobs", suspend_by_policy),
+        ("workloads", deactivate),
+        *((plural, annotate) for plural in KINDS if plural not in ("pods", "deployments")),
+        ("jobs", nothing),
+    ],
+)
+def test_what_tidegauge_does_is_admitted(plural: str, change: Change, by: User) -> None:
+    assert refusal(plural, change, by=by) is None
+
+
+def other_image(obj: Any) -> None:
+    obj["spec"]["template"]["spec"]["containers"][0]["image"] = "evil"
+
+
+def suspend_and_change(obj: Any) -> None:
+    suspend(obj)
+    other_image(obj)
+
+
+def template_annotation(obj: Any) -> None:
+    obj["spec"]["template"]["metadata"]["annotations"] = {"tidegauge.dev/attempt": "1"}
+
+
+def more_tries(obj: Any) -> None:
+    obj["spec"]["runPolicy"]["backoffLimit"] = 9
+
+
+def no_tries(obj: Any) -> None:
+    del obj["spec"]["runPolicy"]["backoffLimit"]
+
+
+def new_field(obj: Any) -> None:
+    obj["spec"]["parallelism"] = 9
+
+
+def no_spec(obj: Any) -> None:
+    del obj["spec"]
+
+
+def others_annotation(obj: Any) -> None:
+    obj["metadata"]["annotations"]["note"] = "ours"
+
+
+def others_annotation_gone(obj: Any) -> None:
+    del obj["metadata"]["annotations"]["note"]
+
+
+def no_annotations(obj: Any) -> None:
+    del obj["metadata"]["annotations"]
+
+
+def look_alike(obj: Any) -> None:
+    obj["metadata"]["annotations"]["tidegauge.dev.example.org/x"] = "1"
+
+
+def label(obj: Any) -> None:
+    obj["metadata"]["labels"]["tidegauge.dev/memory-profile"] = "auto"
+
+
+def finalizer(obj: Any) -> None:
+    obj["metadata"]["finalizers"] = ["tidegauge.dev/keep"]
+
+
+def owner(obj: Any) -> None:
+    obj["metadata"]["ownerReferences"] = [{"name": "other"}]
+
+
+@pytest.mark.parametrize("by", [HEAD, CONTROLLER], ids=["head", "controller"])
+@pytest.mark.parametrize(
+    ("plural", "change"),
+    [
+        ("jobs", other_image),
+        ("jobs", template_annotation),
+        ("jobs", more_tries),
+        ("pytorchjobs", more_tries),
+        ("pytorchjobs", no_tries),
+        ("pytorchjobs", suspend),
+        ("rayjobs", new_field),
+        ("jobs", no_spec),
+        ("workloads", suspend),
+        ("jobs", deactivate),
+        ("jobsets", suspend_and_change),
+        *(
+            ("trainjobs", change)
+            for change in (
+                others_annotation,
+                others_annotation_gone,
+                no_annotations,
+                look_alike,
+                label,
+                finalizer,
+                owner,
+            )
+        ),
+        ("pods", nothing),
+        ("pods", annotate),
+        ("deployments", annotate),
+    ],
+)
+def test_what_a_stolen_token_would_do_is_refused(plural: str, change: Change, by: User) -> None:
+    told = refusal(plural, change, by=by)
+    assert told is not None
+    assert "denied request: Tidegauge may change " in told
+
+
+@pytest.mark.parametrize("operation", ["CREATE", "DELETE", "CONNECT"])
+@pytest.mark.parametrize("plural", KINDS)
+def test_nothing_is_created_deleted_or_connected_to(plural: str, operation: str) -> None:
+    told = refusal(plural, nothing, operation=operation)
+    assert told is not None
+    assert told.endswith(f"and nothing else: no {operation} of {plural}")
+
+
+@pytest.mark.parametrize("subresource", ["exec", "eviction", "binding", "ephemeralcontainers", "resize"])
+def test_pods_are_not_entered_evicted_bound_or_resized(subresource: str) -> None:
+    for operation in ("CREATE", "CONNECT", "UPDATE"):
+        told = refusal("pods", nothing, operation=operation, subresource=subresource)
+        assert told is not None
+        assert told.endswith(f"{operation} of pods/{subresource}")
+
+
+OURS = {"type": "tidegauge.dev/GpuMemoryIncident", "status": "True"}
+READY = {"type": "Ready", "status": "False"}
+
+
+def pod() -> dict[str, Any]:
+    return {
+        "metadata": {"name": "train-0"},
+        "spec": {"containers": []},
+        "status": {"phase": "Running", "conditions": [READY]},
+    }
+
+
+def marked(obj: Any) -> None:
+    obj["status"]["conditions"].append(OURS)
+
+
+def unmarked(obj: Any) -> None:
+    obj["status"]["conditions"] = [READY, {**OURS, "status": "False"}]
+
+
+def ready(obj: Any) -> None:
+    obj["status"]["conditions"] = [{**READY, "status": "True"}]
+
+
+def gone(obj: Any) -> None:
+    obj["status"]["conditions"] = [OURS]
+
+
+def address(obj: Any) -> None:
+    obj["status"]["podIP"] = "10.0.0.1"
+
+
+def failed(obj: Any) -> None:
+    obj["status"]["phase"] = "Failed"
+
+
+def first_label(obj: Any) -> None:
+    obj["metadata"]["labels"] = {"a": "b"}
+
+
+def suspended_pod(obj: Any) -> None:
+    obj["spec"]["suspend"] = True
+
+
+@pytest.mark.parametrize("change", [marked, unmarked])
+def test_the_own_condition_of_a_pod_is_admitted(change: Change) -> None:
+    assert refusal("pods", change, subresource="status", before=pod()) is None
+
+
+def test_the_first_condition_of_a_pod_is_admitted() -> None:
+    def first(obj: Any) -> None:
+        obj["status"] = {"conditions": [OURS]}
+
+    assert refusal("pods", first, subresource="status", before={**pod(), "status": {}}) is None
+
+
+@pytest.mark.parametrize("change", [ready, gone, address, failed, suspended_pod, first_label])
+def test_no_other_part_of_a_pods_status_is(change: Change) -> None:
+    assert refusal("pods", change, subresource="status", before=pod()) is not None
+
+
+@pytest.mark.parametrize(
+    "who",
+    [
+        User("ada"),
+        service_account("team", f"{RELEASE}-head"),
+        service_account(SYSTEM, "default"),
+        service_account(SYSTEM, f"{RELEASE}-agent"),
+        service_account("kueue-system", "kueue-controller-manager"),
+    ],
+    ids=lambda user: user.name,
+)
+def test_nobody_else_is_touched(who: User) -> None:
+    assert refusal("jobs", other_image, by=who) is None
+    assert refusal("pods", nothing, by=who, operation="CREATE") is None
+
+
+def test_it_is_bound_denies_and_can_be_left_out() -> None:
+    found = [one for one in chart_objects({}) if one["kind"].startswith("ValidatingAdmissionPolicy")]
+    policy, binding = sorted(found, key=lambda one: len(one["kind"]))
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+    left_out = chart_objects({"rbac": {"admissionPolicy": False}})
+    assert not any(one["kind"].startswith("ValidatingAdmissionPolicy") for one in left_out)
+
+
+def test_given_accounts_are_bound_too() -> None:
+    values = {"head": {"serviceAccount": {"create": False, "name": "site-head"}}}
+    (policy,) = [one for one in chart_objects(values) if one["kind"] == "ValidatingAdmissionPolicy"]
+    assert f"system:serviceaccount:{SYSTEM}:site-head" in policy["spec"]["matchConditions"][0]["expression"]
+
+
+def test_a_server_with_it_refuses_a_template_to_an_account_that_may_patch_jobs(
+    kube: KubeTarget, namespace: str, tmp_path: Any
+) -> None:
+    if kube.emulator is None:
+        pytest.skip("the policy is installed by the chart there, for the chart's own accounts")
+    rules = [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["patch"]}]
+    account = Connection(kube.as_user(namespace, rules, folder=tmp_path, name="controller"))
+    jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example.org/none:1"}]}}
+    kube.admin.do("POST", jobs, {"metadata": {"name": "train"}, "spec": {"suspend": True, "template": template}})
+    patch: Any = {"spec": {"activeDeadlineSeconds": 5}}
+    answer = account.ask("PATCH", f"{jobs}/train", patch, content_type="application/merge-patch+json")
+    assert answer.refusal == (403, "Forbidden")
+    assert "Tidegauge may change nothing in the spec of jobs but whether it is suspended" in answer.body["message"]
+    patch = {"spec": {"suspend": False}, "metadata": {"annotations": {"tidegauge.dev/attempt": "1"}}}
+    account.do("PATCH", f"{jobs}/train", patch, content_type="application/merge-patch+json")
