@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from email.message import Message
 
 from tidegauge.http.munge import MungeRefusedError
+from tidegauge.http.namespace_rights import Wanted
 from tidegauge.http.token_reviews import ReviewedUser, ReviewUnavailableError
 
 
@@ -52,6 +53,21 @@ class FakeReviewer:
         if self.is_away:
             raise ReviewUnavailableError("away")
         return self.users.get(token)
+
+
+@dataclass
+class FakeAccess:
+    """``AccessReviewer`` with what each user may; while ``is_away`` it can say nothing."""
+
+    rights: dict[str, set[Wanted]] = field(default_factory=dict)
+    is_away: bool = False
+    asked: list[Wanted] = field(default_factory=list)
+
+    def may(self, user: ReviewedUser, wanted: Wanted) -> bool:
+        self.asked.append(wanted)
+        if self.is_away:
+            raise ReviewUnavailableError("away")
+        return wanted in self.rights.get(user.username, set())
 
 
 def headers(*lines: tuple[str, str]) -> Message[str, str]:

@@ -52,7 +52,7 @@ from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
 from tidegauge.core.profile.rank_profile import RankProfile
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge.core.views import JobView
-from tidegauge.http.access import OPEN_DOOR, LoginDoor
+from tidegauge.http.access import OPEN_DOOR, LoginDoor, Owned
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class FakeIncidents:
         return self.memories.get(number, ())
 
     def each(
-        self, *, open_only: bool, since_s: float | None, limit: int | None, user_name: str | None = None
+        self, *, open_only: bool, since_s: float | None, limit: int | None, user_name: Owned | None = None
     ) -> Iterator[Incident]:
         latest = {change.incident.number: change.incident for change in self.story}
         found = [
@@ -110,18 +110,21 @@ class FakeIncidents:
         found = self.each(open_only=False, since_s=None, limit=None)
         return [one for one in found if one.key.job.whole == job.whole][:limit]
 
-    def has_owner(self, job: JobKey, user_name: str) -> bool:
+    def namespaces(self) -> frozenset[str]:
+        return frozenset()
+
+    def has_owner(self, job: JobKey, user_name: Owned) -> bool:
         return {one.incident.user_name for one in self.story if one.incident.key.job == job} == {user_name}
 
     def changes(
-        self, *, since_s: float, limit: int, user_name: str | None = None, most_findings: int | None = None
+        self, *, since_s: float, limit: int, user_name: Owned | None = None, most_findings: int | None = None
     ) -> Sequence[IncidentChange]:
         found = [change for change in self.story if change.at_unix_s >= since_s]
         told = _newest([change for change in found if user_name in (None, change.incident.user_name)], limit)
         each = MAX_FINDINGS if most_findings is None else max(most_findings // max(len(told), 1), 1)
         return [_shortened(change, min(each, MAX_FINDINGS)) for change in told]
 
-    def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]:
+    def marks(self, *, since_s: float, limit: int, user_name: Owned | None = None) -> Mapping[int, str]:
         found = self.each(open_only=False, since_s=since_s, limit=None, user_name=user_name)
         open_first = sorted(found, key=lambda one: (not one.is_open, -one.number))[:limit]
         return {one.number: f"{one.updated_unix_s} {one.state.value}" for one in open_first}
@@ -146,10 +149,10 @@ class FakeAudit:
 
     made: list[DecisionRecord] = field(default_factory=list)
 
-    def each(self, *, since_s: float, limit: int, user_name: str | None = None) -> Iterator[DecisionRecord]:
+    def each(self, *, since_s: float, limit: int, user_name: Owned | None = None) -> Iterator[DecisionRecord]:
         return iter(_newest(self._since(since_s, user_name), limit))
 
-    def count(self, *, since_s: float, user_name: str | None = None) -> int:
+    def count(self, *, since_s: float, user_name: Owned | None = None) -> int:
         return len(self._since(since_s, user_name))
 
     def _since(self, since_s: float, user_name: str | None) -> Sequence[DecisionRecord]:
@@ -218,8 +221,12 @@ class FakeJobs:
     def latest(self, jobs: Collection[JobKey]) -> Mapping[JobKey, JobRecord]:
         return {one.job: one for one in self.records if one.job in jobs}
 
+    def namespaces(self) -> frozenset[str]:
+        return frozenset()
+
     def ended(self, which: RecordFilter = EVERY_ENDED, *, limit: int) -> Sequence[JobRecord]:
         found = [one for one in self.records if one.ended_unix_s is not None and _matches(one, which)]
+        found = [one for one in found if which.within in (None, one.user_name)]
         return sorted(found, key=lambda one: -(one.ended_unix_s or 0.0))[:limit]
 
     def count_ended(self, which: RecordFilter = EVERY_ENDED) -> int:
@@ -261,10 +268,12 @@ class FakeUsage:
     asked: list[tuple[object, ...]] = field(default_factory=list)
 
     def usage(
-        self, by: UsageBy, *, since_s: float, limit: int, user_name: str | None = None, job_name: str | None = None
-    ) -> Sequence[GpuUsage]:
-        self.asked.append((by, since_s, limit, user_name, job_name))
-        return [one for one in self.rows if user_name in (None, one.user_name)][:limit]
+        self, by: UsageBy, *, since_s: float, limit: int, user_name: str | None = None, within: Owned | None = None,
+        job_name: str | None = None,
+    ) -> Sequence[GpuUsage]:  # fmt: skip
+        self.asked.append((by, since_s, limit, user_name or within, job_name))
+        theirs = [one for one in self.rows if within in (None, one.user_name)]
+        return [one for one in theirs if user_name in (None, one.user_name)][:limit]
 
     def gpu_sizes(self, *, since_s: float) -> Sequence[int]:
         return sorted({one.gpu_bytes for one in self.rows})
@@ -288,12 +297,12 @@ class FakeGrades:
     def last_of(self, number: int, name: str) -> GradeAnswer | None:
         return next((one for one in reversed(self.answers(number)) if one.by == name), None)
 
-    def notified(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[GradedIncident]:
+    def notified(self, *, since_s: float, limit: int, user_name: Owned | None = None) -> Sequence[GradedIncident]:
         found = self.incidents.each(open_only=False, since_s=None, limit=None, user_name=user_name)
         graded = [self._graded(one) for one in found if one.key.cause.is_growth and one.opened_unix_s >= since_s]
         return [one for one in graded if one is not None][:limit]
 
-    def count_notified(self, *, since_s: float, user_name: str | None = None) -> int:
+    def count_notified(self, *, since_s: float, user_name: Owned | None = None) -> int:
         return len(self.notified(since_s=since_s, limit=1 << 30, user_name=user_name))
 
     def _graded(self, incident: Incident) -> GradedIncident | None:
@@ -331,7 +340,7 @@ class FakeActs:
     def of_incident(self, number: int) -> Sequence[PersonAct]:
         return [one for one in self.kept.values() if one.number == number]
 
-    def latest(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[PersonAct]:
+    def latest(self, *, since_s: float, limit: int, user_name: Owned | None = None) -> Sequence[PersonAct]:
         return _newest([one for one in self.kept.values() if one.at_unix_s >= since_s], limit)
 
 

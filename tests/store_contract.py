@@ -58,6 +58,7 @@ from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.job_records.record import JobEnd, JobRecord, RankPeak
 from tidegauge.core.job_records.search import RecordFilter, RecordSought
+from tidegauge.core.jobs.kubernetes import NamespaceScope
 from tidegauge.core.jobs.right_size import LeftOut, UsageBy
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band, Severity
@@ -704,6 +705,27 @@ class StoreContract:
         other = incident(IncidentCause.FRAGMENTATION, number=2, user_name="bob")
         store.incidents.save([IncidentChange(ChangeKind.OPENED, NOW_S, other)])
         assert [store.incidents.has_owner(JOB, name) for name in ("ada", "bob")] == [False, False]
+
+    def test_a_scope_is_what_an_owner_has_by_name_and_some_namespaces_whole(self, store: Store) -> None:
+        owners = {"team-a/x": "team-a", "team-b/x": "ada", "team-b/y": "team-b", "team-ab/x": "team-ab", "4711": "ada"}
+        jobs = {job_id: JobKey(job_id, 0, 1) for job_id in owners}
+        for number, (job_id, owner) in enumerate(owners.items(), 1):
+            opened = incident(job=jobs[job_id], number=number, user_name=owner)
+            store.incidents.save([IncidentChange(ChangeKind.OPENED, NOW_S, opened)])
+            store.jobs.save([job_record(job=jobs[job_id], user_name=owner)])
+        for scope in (
+            NamespaceScope("ada", frozenset({"team-a"})), NamespaceScope("ada", frozenset()),
+            NamespaceScope("team-b", frozenset({"team-ab", "team"})), NamespaceScope("", frozenset({"team-b"})),
+        ):  # fmt: skip
+            seen = {job_id for job_id, owner in owners.items() if scope.covers(owner, job_id)}
+            assert {one.key.job.job_id for one in store.incidents.incidents(user_name=scope)} == seen
+            assert {key for key, job in jobs.items() if store.incidents.has_owner(job, scope)} == seen
+            within = RecordFilter(since_s=0.0, within=scope)
+            assert {one.job.job_id for one in store.jobs.ended(within, limit=9)} == seen
+            assert store.jobs.count_ended(within) == len(seen)
+            sought = (RecordSought(job_id, user_name=scope) for job_id in owners)
+            assert {one.job.job_id for each in sought for one in store.jobs.starts(each, limit=9)} == seen
+        assert store.incidents.namespaces() == store.jobs.namespaces() == {"team-a", "team-b", "team-ab"}
 
     # acts
 

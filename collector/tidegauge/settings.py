@@ -139,8 +139,9 @@ class Settings(BaseModel):
     munge_socket: Path | None = None
     """Socket of munged on the head. Default: munge's own."""
     kubernetes_login: bool = False
-    """Whether the API accepts bearer tokens of the Kubernetes cluster, which its API server checks (TokenReview). The
-    head's service account needs the right to create tokenreviews (docs/web_access.md)."""
+    """Whether the API accepts bearer tokens of the Kubernetes cluster, which its API server checks (TokenReview), for
+    the jobs of namespaces whose jobs.batch their user may ``get`` there (SubjectAccessReview). The head's service
+    account needs the right to create tokenreviews and subjectaccessreviews (docs/web_access.md)."""
     kubernetes_login_audience: str | None = Field(default=None, min_length=1, max_length=253)
     """Audience that these tokens must be made for (``kubectl create token --audience``). Default: the API server's own;
     then somebody who gets hold of one could use the API server with it too."""

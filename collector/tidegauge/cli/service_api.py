@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
@@ -20,6 +21,7 @@ from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.incidents.acts import PersonAct
 from tidegauge.core.text import one_line
 from tidegauge.core.wire import from_wire
+from tidegauge.http.access import LEFT_OUT
 
 if TYPE_CHECKING:
     from tidegauge.cluster.incident_loops.evidence_asks import EvidenceAsks
@@ -105,7 +107,10 @@ def _answer(
     waiting = nullcontext() if quietly else said_when_slow("waiting for the coordinator")
     try:
         with waiting:
-            return get(api, access)
+            answer = get(api, access)
+        if LEFT_OUT in str(answer.get("seen_as")):
+            print(f"the service sees you as {tame(str(answer['seen_as']))}", file=sys.stderr)
+        return answer
     except client.ApiAddressError as error:
         raise UsageError(str(error)) from error
     except client.ApiError as error:

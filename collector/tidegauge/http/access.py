@@ -6,10 +6,42 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from email.message import Message
 from enum import Enum
 from typing import NamedTuple, Optional, Protocol, Union
+
+from tidegauge.core.jobs.kubernetes import NamespaceScope
+
+
+class RightsUnknownError(Exception):
+    """What somebody may is not known now; the message says why, in words for them."""
+
+
+class NotAllowedError(Exception):
+    """Somebody sees a thing, but may not act on it; the message says what they lack."""
+
+
+class NamespaceRights(Protocol):
+    """What a user of a Kubernetes cluster may there, as its API server says. Every call ends within seconds."""
+
+    def reads_all(self) -> bool:
+        """Jobs of all namespaces. Raises ``RightsUnknownError``."""
+
+    def reads_metrics(self) -> bool:
+        """``/metrics``, which tells of all jobs. Raises ``RightsUnknownError``."""
+
+    def readable(self, namespaces: Collection[str], /) -> tuple[frozenset[str], int]:
+        """Those of ``namespaces`` whose jobs the user may read, and of how many this is not known yet. Raises
+        ``RightsUnknownError`` where nothing is known of any."""
+
+    def may_change(self, namespace: str, /) -> bool:
+        """Jobs of this namespace; of all namespaces: an empty name. Raises ``RightsUnknownError``."""
+
+
+Owned = Union[str, NamespaceScope]
+"""Whose things: those of one owner, or of an owner and of namespaces."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +58,83 @@ class Viewer:
     """Known by the cookie of a login, which a logout ends."""
     speaks_for_others: bool = False
     """It may say that another person asked for something, with that person's rights: the head's own socket alone."""
+    rights: Optional[NamespaceRights] = field(default=None, compare=False, repr=False)
+    """Of a user of Kubernetes who is no admin by name; ``None``: the name alone decides."""
+    namespaces: frozenset[str] = frozenset()
+    """Whose jobs the viewer may read by ``rights``."""
+    unchecked: int = 0
+    """Namespaces left out, because ``rights`` did not tell in time."""
+    sees_own: bool = True
+    """What the viewer owns, too; false: the jobs of ``namespaces`` alone."""
 
-    def sees(self, user_name: Optional[str]) -> bool:
-        """Whether the viewer may see a thing of ``user_name``, its owner as kernel or scheduler name it."""
-        return self.sees_all or (self.name is not None and self.name == user_name)
+    def sees(self, user_name: Optional[str], job_id: str) -> bool:
+        """Whether the viewer may see a thing of this job and ``user_name``, its owner as kernel or scheduler name
+        it."""
+        if self.sees_all:
+            return True
+        if self._is_by_name:
+            return self.name is not None and self.name == user_name
+        return self._scope.covers(user_name, job_id)
+
+    def check_may_act(self, user_name: Optional[str], job_id: str) -> None:
+        """For a viewer who sees the job. Raises ``NotAllowedError`` where they may not say what is done about it, and
+        ``RightsUnknownError``."""
+        if self.rights is None or self.as_owner.sees(user_name, job_id):
+            return
+        namespace = job_id.rpartition("/")[0]
+        if not self.rights.may_change(namespace):
+            where = f"in namespace {namespace}" if namespace else "in all namespaces"
+            raise NotAllowedError(f"{NO_ACTS} {where}")
 
     @property
-    def only(self) -> Optional[str]:
-        """The one user whose things the viewer may see; ``None``: those of all users."""
-        return None if self.sees_all else self.name or ""
+    def as_owner(self) -> Viewer:
+        """The same viewer as one who may see what is theirs by name alone."""
+        return replace(self, sees_all=False, namespaces=frozenset(), sees_own=True) if self.rights is not None else self
+
+    def with_rights(self, namespaces: Collection[str]) -> Viewer:
+        """The same viewer with what ``rights`` tell, about these namespaces too. Raises ``RightsUnknownError``."""
+        if self.rights is None:
+            return self
+        reads_metrics = self.reads_metrics or self.rights.reads_metrics()
+        if self.rights.reads_all():
+            return replace(self, sees_all=True, reads_metrics=reads_metrics)
+        readable, unchecked = self.rights.readable(namespaces)
+        return replace(self, reads_metrics=reads_metrics, namespaces=readable, unchecked=unchecked)
+
+    def narrowed(self, namespace: str) -> Viewer:
+        """The same viewer, who wants to see the jobs of this namespace alone."""
+        seen = frozenset({namespace}) if self.sees_all or namespace in self.namespaces else frozenset()
+        return replace(self, sees_all=False, namespaces=seen, sees_own=False)
+
+    @property
+    def is_admin(self) -> bool:
+        """An admin of this service, whose word counts more than an owner's: whoever may read all jobs of a Kubernetes
+        cluster is none by that."""
+        return self.sees_all and self.rights is None
+
+    @property
+    def only(self) -> Optional[Owned]:
+        """Whose things alone the viewer may see; ``None``: those of all users."""
+        if self.sees_all:
+            return None
+        return (self.name or "") if self._is_by_name else self._scope
+
+    @property
+    def seen_as(self) -> Optional[str]:
+        """The same in words, for people who miss something in a list."""
+        if self.sees_all or self._is_by_name:
+            return None if self.sees_all else self.name or ""
+        left_out = f"; {self.unchecked} {LEFT_OUT}" if self.unchecked else ""
+        where = f"{len(self.namespaces)} namespaces" if self.sees_own else ", ".join(self.namespaces) or "no namespace"
+        return f"{self.name} (here with the jobs of {where}{left_out})"
+
+    @property
+    def _is_by_name(self) -> bool:
+        return self.rights is None and self.sees_own
+
+    @property
+    def _scope(self) -> NamespaceScope:
+        return NamespaceScope((self.name or "") if self.sees_own else "", self.namespaces)
 
 
 EVERYBODY = Viewer(None, sees_all=True, reads_metrics=True)
@@ -88,6 +188,18 @@ class LoggedIn(NamedTuple):
     """The value of ``Set-Cookie``."""
 
 
+LEFT_OUT = (
+    "namespaces are left out: the Kubernetes API server has not said yet whether you may read their jobs; ask again in "
+    "some seconds"
+)
+NO_ACTS = (
+    "you may see this job, but not act on it: that takes its owner (annotation tidegauge.dev/owner), or the right to "
+    "`patch` on jobs.batch"
+)
+SHOWN_HEADER = "Tidegauge-Authorization"
+"""What ``Authorization`` says, where there is none: the proxy of a Kubernetes API server takes that one for itself."""
+NAMESPACE_HEADER = "Tidegauge-Namespace"
+"""Of a request to read, that wants to see the jobs of this namespace of Kubernetes alone."""
 NO_HEADERS: Message[str, str] = Message()
 """Of a client that shows nothing but ``Authorization``."""
 NOBODY_ASKED = "this service asks nobody for a name: there is nothing to log in to"

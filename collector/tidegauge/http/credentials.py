@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tidegauge.http.access import LoginMethod, Refusal
 from tidegauge.http.config import WebConfig
 from tidegauge.http.munge import MungeLogin
+from tidegauge.http.namespace_rights import AccessReviews, RightsOfUser
 from tidegauge.http.passwords import Password, Passwords
 from tidegauge.http.proxy_user import ProxyUser
 from tidegauge.http.sessions import Identity, Shown
@@ -28,7 +29,6 @@ NOT_A_USER = "this token is of a user whose name cannot be told from a group's"
 MAX_HEADER_CHARS = 8192
 GROUP = "group:"
 """Before the name of a group of Kubernetes in ``api_admins`` and ``metrics_readers``."""
-_SERVICE_ACCOUNT = "system:serviceaccount:"
 
 
 class BesideFiles(NamedTuple):
@@ -37,6 +37,8 @@ class BesideFiles(NamedTuple):
     proxy: ProxyUser | None = None
     munge: MungeLogin | None = None
     kubernetes: TokenReviews | None = None
+    access: AccessReviews | None = None
+    """With ``kubernetes``: what its users may."""
 
     def methods(self) -> frozenset[LoginMethod]:
         on = {
@@ -78,7 +80,7 @@ class Credentials:
         identity = shown.session.identity
         if identity.method is LoginMethod.KUBERNETES:
             now = None if self._beside.kubernetes is None else self._beside.kubernetes.user(shown.secret, peer)
-            return _reviewed(now) if isinstance(now, ReviewedUser) else now
+            return self._reviewed(now) if isinstance(now, ReviewedUser) else now
         if identity.method is LoginMethod.TOKEN:
             holds = name_of_digest(identity.proof, tokens) == identity.name
         elif identity.method is LoginMethod.PASSWORD:
@@ -101,7 +103,7 @@ class Credentials:
             return self.unknown()
         user = self._beside.kubernetes.user(token, peer)
         if isinstance(user, ReviewedUser):
-            return _reviewed(user)
+            return self._reviewed(user)
         return self.unknown() if user is None else user
 
     def _by_password(self, shown: str, peer: str, config: WebConfig) -> Identity | Refusal:
@@ -125,17 +127,14 @@ class Credentials:
             return user._replace(headers=(*user.headers, *self.challenges())) if user.status == 401 else user
         return Identity(user.name, LoginMethod.MUNGE, frozenset({user.name}), str(user.uid).encode())
 
-
-def _reviewed(user: ReviewedUser) -> Identity | Refusal:
-    """A service account is seen as its namespace, which owns the jobs of its pods; its roles are by its full name, so
-    that nobody becomes an admin by the name of a namespace."""
-    if user.username.startswith(GROUP) or not user.username.isprintable():
-        return Refusal(403, NOT_A_USER)
-    name = user.username
-    if name.startswith(_SERVICE_ACCOUNT):
-        name = name.removeprefix(_SERVICE_ACCOUNT).partition(":")[0]
-    roles = frozenset({user.username, *(f"{GROUP}{group}" for group in user.groups)})
-    return Identity(name, LoginMethod.KUBERNETES, roles)
+    def _reviewed(self, user: ReviewedUser) -> Identity | Refusal:
+        """By the full name, so that nobody becomes an admin by the name of a namespace."""
+        if user.username.startswith(GROUP) or not user.username.isprintable():
+            return Refusal(403, NOT_A_USER)
+        assert self._beside.access is not None, "whoever reviews tokens asks for rights"
+        roles = frozenset({user.username, *(f"{GROUP}{group}" for group in user.groups)})
+        rights = RightsOfUser(self._beside.access, user)
+        return Identity(user.username, LoginMethod.KUBERNETES, roles, rights=rights)
 
 
 def _digest(hashed: bytes) -> bytes:

@@ -18,6 +18,7 @@ from tidegauge.http.access import (
     EVERYBODY,
     NO_HEADERS,
     NOBODY_ASKED,
+    SHOWN_HEADER,
     DoorProblem,
     LoggedIn,
     LoginMethod,
@@ -99,6 +100,7 @@ class WebDoor:
             return Refusal(429, TOO_MANY)
         if not self._asks_names(state):
             return EVERYBODY
+        authorization = authorization or headers.get(SHOWN_HEADER)
         proxied = None if self._beside.proxy is None else self._beside.proxy.user(headers, peer)
         if isinstance(proxied, Refusal):
             return proxied
@@ -168,11 +170,13 @@ class WebDoor:
             return not self._requests.take(self._monotonic_s())
 
     def _viewer(self, identity: Identity, *, by_session: bool = False) -> Viewer:
+        is_admin = not identity.roles.isdisjoint(self._admins)
         return Viewer(
             identity.name,
-            sees_all=not identity.roles.isdisjoint(self._admins),
+            sees_all=is_admin,
             reads_metrics=not identity.roles.isdisjoint(self._metrics_readers),
             by_session=by_session,
+            rights=None if is_admin else identity.rights,
         )
 
     def _latest(self) -> DoorState:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from email.message import Message
 from typing import NamedTuple
 
-from tidegauge.http.access import LoginMethod
+from tidegauge.http.access import LoginMethod, NamespaceRights
 
 MAX_SESSIONS = 4096
 """Of all users; the oldest ends. Reached by hundreds of users, as each has few."""
@@ -38,6 +38,8 @@ class Identity(NamedTuple):
     """Compared with ``api_admins`` and ``metrics_readers``: names and groups."""
     proof: bytes = b""
     """What it rests on: of a token its digest, of a password its hash, of a MUNGE credential the uid."""
+    rights: NamespaceRights | None = None
+    """Of a user of Kubernetes."""
 
 
 class Session(NamedTuple):

@@ -39,6 +39,9 @@ class ReviewedUser(NamedTuple):
 
     username: str
     groups: frozenset[str]
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """What else an authenticator says, by name: nothing here but for whoever decides about rights."""
 
 
 class ReviewUnavailableError(Exception):

@@ -59,6 +59,8 @@ class Site(NamedTuple):
     """How often the script of the site asks for the page again; 0: never."""
     root: str = ""
     """The way to the other pages for one that is in a folder, such as ``../``."""
+    left_out: int = 0
+    """Namespaces of which it is not known yet whether the viewer may see them."""
 
 
 def site_page(site: Site, title: str, html: Iterable[str], *, data: str = "", version: str = "") -> str:
@@ -72,7 +74,8 @@ def site_page(site: Site, title: str, html: Iterable[str], *, data: str = "", ve
     )
     who = "" if site.viewer is None else f'<span class="viewer">{escape(site.viewer)}</span>'
     who += f' <a class="viewer" href="{site.root}logout">Log out</a>' if site.by_session else ""
-    scope = "" if site.sees_all else '<span class="viewer">your jobs only</span>'
+    left_out = f"; {site.left_out} namespaces not checked yet" if site.left_out else ""
+    scope = "" if site.sees_all else f'<span class="viewer">your jobs only{left_out}</span>'
     # Without the script the page still is asked for again, a little later.
     again = f'<noscript><meta http-equiv="refresh" content="{max(site.refresh_s, 10)}"></noscript>\n'
     return (

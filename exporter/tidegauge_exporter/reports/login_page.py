@@ -57,7 +57,8 @@ def _standing(viewer: Viewer) -> str:
             '<div class="card"><p>This service asks nobody for a name: there is nothing to log in to, and everybody '
             "who reaches it sees all jobs.</p></div>"
         )
-    sees = "all jobs" if viewer.sees_all else "your own jobs"
+    own = "your own jobs" if viewer.rights is None else "the jobs that Kubernetes lets you read"
+    sees = "all jobs" if viewer.sees_all else own
     who = f"<p>You are <b>{escape(tidy(viewer.name, MAX_REMARK_CHARS))}</b> and see {sees}.</p>"
     if viewer.by_session:
         return f'<form method="post" action="logout">{who}<button>Log out</button></form>'

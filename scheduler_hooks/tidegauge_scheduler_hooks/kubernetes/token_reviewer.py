@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = 5.0
 """Of a review: somebody waits for a page."""
 MAX_NAME_CHARS = 512
-MAX_GROUPS = 1000
+TOKEN_ID = "authentication.kubernetes.io/credential-id"
+MAX_GROUPS, MAX_EXTRA = 1000, 100
 NO_RIGHT = (
     "its role lacks `create` on tokenreviews.authentication.k8s.io, which the chart's webAccess.kubernetesLogin gives, "
     "and the ClusterRole system:auth-delegator"
@@ -69,7 +70,19 @@ def _reviewed(status: Any, audience: str | None) -> ReviewedUser | None:
     user = status.get("user")
     if not isinstance(user, dict):
         return None
-    name, groups = user.get("username"), user.get("groups") or ()
+    name, groups, uid = user.get("username"), user.get("groups") or (), user.get("uid")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS or not isinstance(groups, list | tuple):
         return None
-    return ReviewedUser(name, frozenset(group for group in groups[:MAX_GROUPS] if isinstance(group, str)))
+    return ReviewedUser(name, frozenset(_texts(groups)), uid if isinstance(uid, str) else "", _extra(user.get("extra")))
+
+
+def _extra(told: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """In one order, and without what is another of each token: the same user is to be one user."""
+    if not isinstance(told, dict):
+        return ()
+    return tuple((key, tuple(_texts(values))) for key, values in sorted(told.items())[:MAX_EXTRA] if key != TOKEN_ID)
+
+
+def _texts(values: Any) -> list[str]:
+    known = values[:MAX_GROUPS] if isinstance(values, list | tuple) else ()
+    return [value for value in known if isinstance(value, str)]

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode, urljoin
 import pytest
 
 from html_text import Page
-from login_world import NAMES, FakeMunged, FakeReviewer
+from login_world import NAMES, FakeAccess, FakeMunged, FakeReviewer
 from tidegauge.cluster.api.http_api import FORM_TYPE, HttpApi
 from tidegauge.cluster.api.login_api import HOME, LoginPages, local_path
 from tidegauge.cluster.api.route_access import Access
@@ -22,6 +22,7 @@ from tidegauge.cluster.ray_service.exporter_pages import exporter_pages
 from tidegauge.http.credentials import BesideFiles
 from tidegauge.http.door_start import open_door
 from tidegauge.http.munge import MungeLogin
+from tidegauge.http.namespace_rights import AccessReviews
 from tidegauge.http.server import HTML_TYPE, Response
 from tidegauge.http.sessions import COOKIE
 from tidegauge.http.token_reviews import ReviewedUser, TokenReviews
@@ -109,7 +110,10 @@ def served(folder: Path, beside: BesideFiles | None = None, **more: object) -> S
     tokens = folder / "tokens"
     tokens.write_text(token_line("ada", TOKEN))
     tokens.chmod(0o600)
-    every = BesideFiles(munge=MungeLogin(MUNGED.uid_of, name_of=NAMES.get), kubernetes=TokenReviews(REVIEWER))
+    every = BesideFiles(
+        munge=MungeLogin(MUNGED.uid_of, name_of=NAMES.get), kubernetes=TokenReviews(REVIEWER),
+        access=AccessReviews(FakeAccess()),
+    )  # fmt: skip
     settings = Settings.model_validate({"api_tokens_file": tokens, **more})
     return Site(settings, every if beside is None else beside, tokens)
 
@@ -179,7 +183,7 @@ def test_the_form_shows_the_ways_in_that_are_on_with_a_label_each(site: Site, tm
 def test_every_way_in_leads_in_by_the_form(site: Site) -> None:
     ways = {
         "ada": site.log_in(token=f" {TOKEN}\n"), "bob": site.log_in(token=MUNGED.credential(70, 1002)),
-        "team-a": site.log_in(token="a.b.c"),
+        "system:serviceaccount:team-a:train": site.log_in(token="a.b.c"),
     }  # fmt: skip
     for name, answer in ways.items():
         assert answer.status == 303

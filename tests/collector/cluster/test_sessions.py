@@ -9,11 +9,12 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from login_world import NAMES, FakeMunged, FakeReviewer, FakeTime, headers, with_cookie
+from login_world import NAMES, FakeAccess, FakeMunged, FakeReviewer, FakeTime, headers, with_cookie
 from tidegauge.http.access import NO_HEADERS, LoggedIn, LoginMethod, Refusal, Viewer
 from tidegauge.http.credentials import BesideFiles
 from tidegauge.http.door import WebDoor
 from tidegauge.http.munge import MungeLogin
+from tidegauge.http.namespace_rights import AccessReviews
 from tidegauge.http.sessions import COOKIE, MAX_SESSIONS_OF_ONE, SECURE_COOKIE, Identity, Sessions
 from tidegauge.http.token_reviews import KEPT_S, ReviewedUser, TokenReviews
 from tidegauge.http.tokens import make_token, token_line
@@ -50,6 +51,7 @@ class Site:
         self.beside = BesideFiles(
             munge=MungeLogin(self.munged.uid_of, name_of=self.names.get, monotonic_s=self.time),
             kubernetes=TokenReviews(self.reviewer, monotonic_s=self.time),
+            access=AccessReviews(FakeAccess(), monotonic_s=self.time),
         )
         chosen = {"api_tokens_file": self.tokens, "web_config_file": self.web, "api_admins": "root", **settings}
         self.door = WebDoor(Settings.model_validate(chosen), self.beside, monotonic_s=self.time)
@@ -162,12 +164,12 @@ def test_a_credential_of_munge_begins_one_session_which_ends_with_the_user(site:
 def test_a_session_by_a_kubernetes_token_is_reviewed_again_and_ends_when_it_is_taken_back(site: Site) -> None:
     site.reviewer.users[JWT] = ReviewedUser("system:serviceaccount:team-a:train", frozenset())
     cookie = site.log_in(f"Bearer {JWT}")
-    assert site.who(with_cookie(cookie)) == "team-a"
+    assert site.who(with_cookie(cookie)) == "system:serviceaccount:team-a:train"
     site.time.now_s += KEPT_S
     site.reviewer.is_away = True
     assert site.who(with_cookie(cookie)) == 503, "not in, and not thrown out either"
     site.reviewer.is_away = False
-    assert site.who(with_cookie(cookie)) == "team-a"
+    assert site.who(with_cookie(cookie)) == "system:serviceaccount:team-a:train"
     site.reviewer.users.clear()
     site.time.now_s += KEPT_S
     assert site.who(with_cookie(cookie)) == 401
@@ -285,7 +287,8 @@ def test_a_kubernetes_group_may_be_of_admins_and_a_namespace_makes_nobody_one(tm
     seen = [site.door.admit(f"Bearer {token}", "a") for token in users]
     assert [one if isinstance(one, Viewer) else one.status for one in seen] == [
         Viewer("grace", sees_all=True, reads_metrics=True), Viewer("eve", sees_all=False, reads_metrics=False),
-        Viewer("root", sees_all=False, reads_metrics=False), Viewer("mon", sees_all=False, reads_metrics=True), 403,
+        Viewer("system:serviceaccount:root:default", sees_all=False, reads_metrics=False),
+        Viewer("system:serviceaccount:mon:prom", sees_all=False, reads_metrics=True), 403,
     ]  # fmt: skip
 
 

@@ -13,8 +13,10 @@ from integration.kubernetes.target import Connection, KubeTarget
 from tidegauge.http.access import Refusal, Viewer
 from tidegauge.http.credentials import BesideFiles
 from tidegauge.http.door import WebDoor
+from tidegauge.http.namespace_rights import AccessReviews
 from tidegauge.http.token_reviews import ReviewUnavailableError, TokenReviews
 from tidegauge.settings import Settings
+from tidegauge_scheduler_hooks.kubernetes.access_reviewer import ApiAccessReviewer
 from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi, open_api
 from tidegauge_scheduler_hooks.kubernetes.token_reviewer import ApiTokenReviewer
 
@@ -46,16 +48,16 @@ def api_as(kube: KubeTarget, folder: Path, token: str) -> ClientApi:
     return open_api(file, timeout_s=60)
 
 
-def test_a_service_account_is_its_namespace_until_it_is_deleted(
-    kube_api: ClientApi, admin: Connection, namespace: str
-) -> None:
+def test_a_service_account_comes_in_until_it_is_deleted(kube_api: ClientApi, admin: Connection, namespace: str) -> None:
     token = token_of(admin, namespace, "train")
     settings = Settings(kubernetes_login=True, api_admins=f"group:system:serviceaccounts:{namespace}-no")
 
     def door() -> WebDoor:
-        return WebDoor(settings, BesideFiles(kubernetes=TokenReviews(ApiTokenReviewer(kube_api, audience=None))))
+        tokens, access = ApiTokenReviewer(kube_api, audience=None), ApiAccessReviewer(kube_api)
+        return WebDoor(settings, BesideFiles(kubernetes=TokenReviews(tokens), access=AccessReviews(access)))
 
-    assert door().admit(f"Bearer {token}", "a") == Viewer(namespace, sees_all=False, reads_metrics=False)
+    name = f"system:serviceaccount:{namespace}:train"
+    assert door().admit(f"Bearer {token}", "a") == Viewer(name, sees_all=False, reads_metrics=False)
     admin.do("DELETE", f"/api/v1/namespaces/{namespace}/serviceaccounts/train")
     assert isinstance(door().admit(f"Bearer {token}", "a"), Refusal)
 

@@ -24,6 +24,7 @@ class Seen(NamedTuple):
     token: str
     user_agent: str
     body: Any
+    headers: Mapping[str, str]
 
 
 class Reply(NamedTuple):
@@ -136,6 +137,7 @@ class ScriptedApi:
             handler.headers.get("Authorization", ""),
             handler.headers.get("User-Agent", ""),
             json.loads(body) if body else None,
+            dict(handler.headers.items()),
         )
         self.requests.append(seen)
         return self._script(seen)

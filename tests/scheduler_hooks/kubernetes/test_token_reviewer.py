@@ -12,11 +12,16 @@ import pytest
 from scheduler_hooks.kubernetes.scripted_api import Reply, ScriptedApi, Seen
 from tidegauge.http.token_reviews import ReviewedUser, ReviewUnavailableError
 from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
-from tidegauge_scheduler_hooks.kubernetes.token_reviewer import ApiTokenReviewer
+from tidegauge_scheduler_hooks.kubernetes.token_reviewer import TOKEN_ID, ApiTokenReviewer
 
 TOKEN = "CANARY.of.ada"
-USER = {"username": "ada", "uid": "1", "groups": ["gpu", "system:authenticated"], "extra": {"a": ["b"]}}
-ADA = ReviewedUser("ada", frozenset({"gpu", "system:authenticated"}))
+USER = {
+    "username": "ada",
+    "uid": "1",
+    "groups": ["gpu", "system:authenticated"],
+    "extra": {"a": ["b"], TOKEN_ID: ["7"]},
+}
+ADA = ReviewedUser("ada", frozenset({"gpu", "system:authenticated"}), "1", (("a", ("b",)),))
 
 
 def reviewed(folder: Path, status: Mapping[str, Any] | None, audience: str | None = None, code: int = 201) -> Any:

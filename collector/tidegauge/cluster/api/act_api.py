@@ -37,7 +37,7 @@ from tidegauge.core.incidents.acts import (
     acknowledgement,
 )
 from tidegauge.core.units import format_duration
-from tidegauge.http.access import Viewer
+from tidegauge.http.access import NotAllowedError, Viewer
 from tidegauge.http.server import Response
 
 log = logging.getLogger(__name__)
@@ -178,12 +178,12 @@ class ActPages:
         if not any(field in request.query for field in FOR_OTHERS):
             viewer = request.viewer
             assert viewer.name is not None, "the server takes no form from nobody"
-            act = PersonAct(secrets.token_hex(16), number, kind, viewer.name, viewer.sees_all, now_s)
+            act = PersonAct(secrets.token_hex(16), number, kind, viewer.name, viewer.is_admin, now_s)
             return _Asked(act._replace(until_unix_s=until_s), viewer, None, None)
         viewer = self._meant(request)
         request_id = _plain(request, "request_id", MAX_REQUEST_ID_CHARS)
         sender = _plain(request, "sender", MAX_NAME_CHARS)
-        act = PersonAct(request_id, number, kind, viewer.name, viewer.sees_all, now_s, ActWay.SLACK, sender, until_s)
+        act = PersonAct(request_id, number, kind, viewer.name, viewer.is_admin, now_s, ActWay.SLACK, sender, until_s)
         opened_ms = request.number("opened_ms", default=0) if "opened_ms" in request.query else None
         why = request.text("refused", most_chars=MAX_REFUSED_CHARS) if request.query.get("refused") else None
         return _Asked(act, viewer, opened_ms, why)
@@ -222,9 +222,13 @@ class ActPages:
         if act.by is None:
             raise RefusedActError(UNKNOWN_PERSON)
         incident = store.incidents.incident(act.number)
-        if incident is None or not asked.viewer.sees(incident.user_name):
+        if incident is None or not asked.viewer.sees(incident.user_name, incident.key.job.job_id):
             # The same words for both: nobody learns by a forged number which incidents there are.
             raise RefusedActError(f"no incident {act.number} of yours: {NOT_YOURS}", status=NotFoundError)
+        try:
+            asked.viewer.check_may_act(incident.user_name, incident.key.job.job_id)
+        except NotAllowedError as error:
+            raise RefusedActError(str(error), status=NotAllowedError) from None
         if asked.opened_ms is not None and asked.opened_ms != round(incident.opened_unix_s * 1000):
             raise RefusedActError(f"this button is about an earlier incident {act.number}, which is not kept any more")
         if act.kind.grade is not None:

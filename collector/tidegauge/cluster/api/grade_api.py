@@ -75,7 +75,7 @@ class GradePages:
         table = self._store().grades
         found = table.notified(since_s=since_s, limit=limit, user_name=whose)
         left_out = max(table.count_notified(since_s=since_s, user_name=whose) - limit, 0)
-        return {"incidents": found, "left_out": left_out, "seen_as": whose}
+        return {"incidents": found, "left_out": left_out, "seen_as": request.viewer.seen_as}
 
     def _asked(self, request: Request) -> GradeQuestion:
         return self._question(request.number("incident", default=0), request.viewer)
@@ -89,11 +89,12 @@ class GradePages:
         comment = _comment(request)
         assert viewer.name is not None, "the server takes no form from nobody"
         incident = visible_incident(self._store(), number, viewer)
+        viewer.check_may_act(incident.user_name, incident.key.job.job_id)
         if (reason := why_not_graded(incident)) is not None:
             raise BadRequestError(reason)
         write_grade(
             self._store(), incident, grade,
-            by=viewer.name, as_admin=viewer.sees_all, at_s=self._now_s(), comment=comment,
+            by=viewer.name, as_admin=viewer.is_admin, at_s=self._now_s(), comment=comment,
         )  # fmt: skip
         return self._question(number, viewer)
 

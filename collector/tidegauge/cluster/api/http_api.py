@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
@@ -19,7 +19,16 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from tidegauge.cluster.api.route_access import ROUTE_ACCESS, Access, may_read
 from tidegauge.core.wire import to_json
-from tidegauge.http.access import EVERYBODY, OPEN_DOOR, LoginDoor, Refusal, Viewer
+from tidegauge.http.access import (
+    EVERYBODY,
+    NAMESPACE_HEADER,
+    OPEN_DOOR,
+    LoginDoor,
+    NotAllowedError,
+    Refusal,
+    RightsUnknownError,
+    Viewer,
+)
 from tidegauge.http.connections import ServerLimits
 from tidegauge.http.door import offers_login_page
 from tidegauge.http.local_server import LocalServing
@@ -118,7 +127,9 @@ class UnavailableError(Exception):
     """The answer needs something that is unavailable now; the message is sent with status 503."""
 
 
-STATUS: Mapping[type[Exception], int] = {BadRequestError: 400, NotFoundError: 404, UnavailableError: 503}
+STATUS: Mapping[type[Exception], int] = {
+    BadRequestError: 400, NotAllowedError: 403, NotFoundError: 404, UnavailableError: 503, RightsUnknownError: 503,
+}  # fmt: skip
 """Errors of a route by the status that they are answered with."""
 
 
@@ -168,6 +179,7 @@ class Request:
 
 
 Route = Callable[[Request], Response]
+Namespaces = Callable[[], Collection[str]]
 RefusalPage = Callable[[str, Refusal], Response]
 """A refusal as a page for people who asked for this path."""
 NO_FORMS: Mapping[str, Route] = {}
@@ -203,17 +215,20 @@ class HttpApi(HttpServer):
         public_url: str | None = None,
         hosts: ServedHosts | None = None,
         refusal_page: RefusalPage | None = None,
+        namespaces: Namespaces = frozenset,
     ) -> None:
         """``forms``: handlers of forms by path; whoever may read a page may send its form, if they have a name.
         ``local_socket``: a Unix socket that serves the same pages without TLS, to root and to the user of this process
         only. ``public_url``: the setting; a form may also come from a page there. ``hosts``: at which a client without
         a name is answered; by default those of this machine and of the settings. ``refusal_page``: what a browser is
-        shown that opens a page; by default the JSON that scripts get."""
+        shown that opens a page; by default the JSON that scripts get. ``namespaces``: of Kubernetes, of all jobs that
+        are known."""
         self._local_socket = local_socket
         hosts = hosts or ServedHosts(host, public_url)
         # Slots of its own for each: what strangers ask for takes none from the head's own commands.
         app, local_app = (
-            _Pages(routes, forms, access, public_url, hosts, refusal_page, one).app() for one in (door, OPEN_DOOR)
+            _Pages(routes, forms, access, public_url, hosts, refusal_page, namespaces, one).app()
+            for one in (door, OPEN_DOOR)
         )
         self._local = None if local_socket is None else LocalServing(local_socket, local_app)
         super().__init__(app, host=host, port=port, door=door)
@@ -242,7 +257,8 @@ class _Pages:
 
     def __init__(
         self, routes: Mapping[str, Route], forms: Mapping[str, Route], access: Mapping[str, Access],
-        public_url: str | None, hosts: ServedHosts, refusal_page: RefusalPage | None, door: LoginDoor,
+        public_url: str | None, hosts: ServedHosts, refusal_page: RefusalPage | None, namespaces: Namespaces,
+        door: LoginDoor,
     ) -> None:  # fmt: skip
         self._door = door
         self._routes = routes
@@ -251,6 +267,7 @@ class _Pages:
         self._public_url = public_url
         self._hosts = hosts
         self._refusal_page = refusal_page
+        self._namespaces = namespaces
         self._slots = threading.BoundedSemaphore(MAX_REQUESTS_AT_ONCE)
 
     def app(self) -> App:
@@ -281,12 +298,25 @@ class _Pages:
         is_looked_at = viewer.name is None and self._door.scheme == "http" and access is not Access.METRICS
         if is_looked_at and not self._hosts.serve(request.headers.get("Host")):
             return Refusal(421, OTHER_HOST)
+        try:
+            viewer = self._with_rights(request, viewer, access)
+        except RightsUnknownError as error:
+            return Refusal(503, str(error), (("Retry-After", "5"),))
         if may_read(viewer, access):
             return viewer
         lists = "api_admins or metrics_readers" if access is Access.METRICS else "api_admins"
         return Refusal(
             403, f"{viewer.name} may not read {request.path}: an admin of this service can add them to {lists}"
         )
+
+    def _with_rights(self, request: HttpRequest, viewer: Viewer, access: Access) -> Viewer:
+        """The viewer as far as the page depends on rights elsewhere. Raises ``RightsUnknownError``."""
+        wanted = request.headers.get(NAMESPACE_HEADER)
+        if access is Access.OWN and request.method in METHODS and wanted is not None:
+            return viewer.with_rights([wanted]).narrowed(wanted)
+        if viewer.rights is None:
+            return viewer
+        return viewer.with_rights(self._namespaces() if access is Access.OWN else ())
 
     def _refused(self, request: HttpRequest, refusal: Refusal) -> Response | Refusal:
         """The refusal; a person with a browser, who has yet to log in, is led there."""
@@ -346,7 +376,7 @@ class _Pages:
         try:
             fields = _of_form(query) if table is self._forms else _of_query(query)
             return route(Request(fields, request.headers.get("Accept"), viewer, request))
-        except (BadRequestError, NotFoundError, UnavailableError) as error:
+        except tuple(STATUS) as error:
             return Refusal(STATUS[type(error)], str(error))
 
 

@@ -112,7 +112,7 @@ def incident_story(store: Callable[[], LoopStore], number: int, *, viewer: Viewe
 def visible_incident(tables: LoopStore, number: int, viewer: Viewer) -> Incident:
     """The incident. Raises ``NotFoundError``, also for another user's, and ``AuditError``."""
     found = tables.incidents.incident(number)
-    if found is None or not viewer.sees(found.user_name):
+    if found is None or not viewer.sees(found.user_name, found.key.job.job_id):
         raise NotFoundError(f"no incident {number}; `tidegauge incidents --all` lists all incidents")
     return found
 
@@ -188,7 +188,7 @@ class _Pages:
         lines = (
             incident_line(one, store.audit.records_of(one.number), store.acts.of_incident(one.number)) for one in found
         )
-        return {"incidents": lines, "seen_as": request.viewer.only}
+        return {"incidents": lines, "seen_as": request.viewer.seen_as}
 
     def marks(self, request: Request) -> object:
         """The marks that a follower reads every few seconds, to know which incidents it has to read again."""

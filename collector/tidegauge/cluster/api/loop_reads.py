@@ -1,6 +1,6 @@
 """The database as pages and scrapes use it: protocols that ``cluster.store`` implements, and tests imitate.
 
-Every method raises ``AuditError``. ``user_name`` limits a result to the jobs of one owner.
+Every method raises ``AuditError``. ``user_name`` limits a result to the jobs of one owner, or of a scope.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.job_records.search import RecordFilter, RecordSought
 from tidegauge.core.jobs.right_size import GpuUsage, UsageBy
 from tidegauge.core.profile.rank_profile import RankProfile
+from tidegauge.http.access import Owned
 
 
 class IncidentReads(Protocol):
     """The methods of ``store.IncidentStore`` that pages call."""
 
     def each(
-        self, *, open_only: bool, since_s: float | None, limit: int | None, user_name: str | None = None
+        self, *, open_only: bool, since_s: float | None, limit: int | None, user_name: Owned | None = None
     ) -> Iterator[Incident]: ...
 
     def incident(self, number: int, /) -> Incident | None: ...
@@ -38,14 +39,16 @@ class IncidentReads(Protocol):
     def count_left_out(self, number: int, /, *, most: int, most_figures: int) -> int: ...
 
     def changes(
-        self, *, since_s: float, limit: int, user_name: str | None = None, most_findings: int | None = None
+        self, *, since_s: float, limit: int, user_name: Owned | None = None, most_findings: int | None = None
     ) -> Sequence[IncidentChange]: ...
 
     def of_job(self, job: JobKey, /, *, limit: int) -> Sequence[Incident]: ...
 
-    def has_owner(self, job: JobKey, user_name: str, /) -> bool: ...
+    def has_owner(self, job: JobKey, user_name: Owned, /) -> bool: ...
 
-    def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]: ...
+    def namespaces(self) -> frozenset[str]: ...
+
+    def marks(self, *, since_s: float, limit: int, user_name: Owned | None = None) -> Mapping[int, str]: ...
 
     def open_figures(self, jobs: Collection[JobKey]) -> Sequence[tuple[JobKey | None, OpenIncident]]: ...
 
@@ -55,9 +58,9 @@ class IncidentReads(Protocol):
 class AuditReads(Protocol):
     """The methods of ``store.SqlAudit`` that pages call."""
 
-    def each(self, *, since_s: float, limit: int, user_name: str | None = None) -> Iterator[DecisionRecord]: ...
+    def each(self, *, since_s: float, limit: int, user_name: Owned | None = None) -> Iterator[DecisionRecord]: ...
 
-    def count(self, *, since_s: float, user_name: str | None = None) -> int: ...
+    def count(self, *, since_s: float, user_name: Owned | None = None) -> int: ...
 
     def records_of(self, number: int, /) -> Sequence[DecisionRecord]: ...
 
@@ -81,9 +84,9 @@ class Grades(Protocol):
 
     def last_of(self, number: int, name: str, /) -> GradeAnswer | None: ...
 
-    def notified(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[GradedIncident]: ...
+    def notified(self, *, since_s: float, limit: int, user_name: Owned | None = None) -> Sequence[GradedIncident]: ...
 
-    def count_notified(self, *, since_s: float, user_name: str | None = None) -> int: ...
+    def count_notified(self, *, since_s: float, user_name: Owned | None = None) -> int: ...
 
 
 class Acts(Protocol):
@@ -97,7 +100,7 @@ class Acts(Protocol):
 
     def of_incident(self, number: int, /) -> Sequence[PersonAct]: ...
 
-    def latest(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[PersonAct]: ...
+    def latest(self, *, since_s: float, limit: int, user_name: Owned | None = None) -> Sequence[PersonAct]: ...
 
 
 class ProfileReads(Protocol):
@@ -125,12 +128,22 @@ class JobReads(Protocol):
 
     def memory(self, record: JobRecord, /) -> JobMemory | None: ...
 
+    def namespaces(self) -> frozenset[str]: ...
+
 
 class UsageReads(Protocol):
     """The methods of ``store.UsageStore``."""
 
     def usage(
-        self, by: UsageBy, /, *, since_s: float, limit: int, user_name: str | None = None, job_name: str | None = None
+        self,
+        by: UsageBy,
+        /,
+        *,
+        since_s: float,
+        limit: int,
+        user_name: str | None = None,
+        within: Owned | None = None,
+        job_name: str | None = None,
     ) -> Sequence[GpuUsage]: ...
 
     def gpu_sizes(self, *, since_s: float) -> Sequence[int]: ...

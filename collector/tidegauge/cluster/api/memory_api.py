@@ -104,7 +104,7 @@ def _kept(
     try:
         records = store().jobs
         record = records.latest([key]).get(key)
-        memory = records.memory(record) if record is not None and viewer.sees(record.user_name) else None
+        memory = records.memory(record) if record is not None and viewer.sees(record.user_name, job.job_id) else None
     except AuditError:
         if watched:
             return ()

@@ -87,7 +87,7 @@ class ProfilePages:
         limit = request.number("limit", default=MAX_JOBS, most=MAX_JOBS)
         found = self.profiled(request.viewer, limit=limit)
         problems = [one for one in self._asks.problems() if self._owns(request.viewer, one.job)]
-        return {"jobs": found, "problems": problems[:MAX_PROBLEMS], "seen_as": request.viewer.only}
+        return {"jobs": found, "problems": problems[:MAX_PROBLEMS], "seen_as": request.viewer.seen_as}
 
     def _of_job(self, request: Request) -> object:
         job, found = self.of_job(request)
@@ -107,7 +107,8 @@ class ProfilePages:
 
     def _ask(self, request: Request) -> object:
         request.only("job_id", "attempt", "uid", "group", "ranks")
-        job = self._job(request)
+        job, viewer = self._job(request), request.viewer
+        viewer.check_may_act(viewer.name if self._owns(viewer.as_owner, job) else None, job.job_id)
         try:
             asked = self._asks.ask(job, _ranks(request))
         except LookupError as error:

@@ -61,12 +61,9 @@ class RecordPages:
     def ended_jobs(self, request: Request) -> EndedJobPage:
         """Raises ``BadRequestError``, ``AuditError``."""
         limit = request.number("limit", default=FEW, most=MANY)
-        which, whose, store = _filter(request), request.viewer.only, self._store()
-        if whose is not None and which.user_name not in (None, whose):
-            return EndedJobPage((), 0, whose)
-        which = which if whose is None else which._replace(user_name=whose)
+        which, store = _filter(request)._replace(within=request.viewer.only), self._store()
         shown = store.jobs.ended(which, limit=limit)
-        return EndedJobPage(shown, max(store.jobs.count_ended(which) - len(shown), 0), whose)
+        return EndedJobPage(shown, max(store.jobs.count_ended(which) - len(shown), 0), request.viewer.seen_as)
 
     def job_record(self, request: Request) -> RecordPage:
         """Raises ``BadRequestError``, ``NotFoundError``, ``AuditError``."""
@@ -83,7 +80,7 @@ class RecordPages:
             incidents=[
                 incident_line(one, store.audit.records_of(one.number), store.acts.of_incident(one.number))
                 for one in incidents
-                if request.viewer.sees(one.user_name)
+                if request.viewer.sees(one.user_name, one.key.job.job_id)
             ],
             attempts=store.jobs.starts(same_job, limit=MAX_ATTEMPTS),
             has_profile=bool(store.profiles.ranks_of(record.job, limit=1)),
@@ -99,11 +96,12 @@ class RecordPages:
             by = UsageBy(request.query.get("by", UsageBy.JOB.value))
         except ValueError:
             raise BadRequestError(f"by must be one of {', '.join(UsageBy)}") from None
-        whose = request.viewer.only or user_name
         table = self._store().usage
         sizes = table.gpu_sizes(since_s=since_s)
-        rows = table.usage(by, since_s=since_s, limit=limit, user_name=whose, job_name=job_name)
-        return {"usage": [SizedUsage.of(row, sizes) for row in rows], "seen_as": request.viewer.only}
+        rows = table.usage(
+            by, since_s=since_s, limit=limit, user_name=user_name, within=request.viewer.only, job_name=job_name
+        )
+        return {"usage": [SizedUsage.of(row, sizes) for row in rows], "seen_as": request.viewer.seen_as}
 
 
 def _others(found: Sequence[JobRecord], record: JobRecord) -> Sequence[int]:

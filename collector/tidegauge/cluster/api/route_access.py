@@ -12,7 +12,7 @@ from enum import Enum
 from tidegauge.cluster.api.loop_reads import IncidentReads, JobReads
 from tidegauge.core.ids import JobKey
 from tidegauge.core.views import JobView
-from tidegauge.http.access import Viewer
+from tidegauge.http.access import Owned, Viewer
 
 
 class Access(Enum):
@@ -86,7 +86,7 @@ def may_read(viewer: Viewer, access: Access) -> bool:
     """Whether this viewer, who is authenticated, may read a page. An ``OWN`` page limits its content itself."""
     if access is Access.METRICS:
         return viewer.reads_metrics
-    return viewer.sees_all if access is Access.ADMIN else True
+    return viewer.is_admin if access is Access.ADMIN else True
 
 
 Owns = Callable[[Viewer, JobKey], bool]
@@ -98,8 +98,8 @@ def may_see(viewer: Viewer, job: JobView) -> bool:
     if viewer.sees_all:
         return True
     # A node that does not know the name of the job's uid tells the uid instead.
-    return viewer.sees(job.user_name) and all(
-        viewer.sees(rank.user_name) or rank.user_name == str(rank.uid) for rank in job.ranks
+    return viewer.sees(job.user_name, job.job_id) and all(
+        viewer.sees(rank.user_name, job.job_id) or rank.user_name == str(rank.uid) for rank in job.ranks
     )
 
 
@@ -123,12 +123,12 @@ def ownership(
         if watched is not None and may_see(viewer, watched):
             return True
         # Asked of a watched job of somebody else too: a refusal that came sooner would tell that there is one.
-        return viewer.name is not None and was_of(viewer, viewer.name, key) and watched is None
+        return viewer.only is not None and was_of(viewer, viewer.only, key) and watched is None
 
-    def was_of(viewer: Viewer, name: str, key: JobKey) -> bool:
-        if incidents().has_owner(key, name):
+    def was_of(viewer: Viewer, whose: Owned, key: JobKey) -> bool:
+        if incidents().has_owner(key, whose):
             return True
         record = None if records is None else records().latest([key.whole]).get(key.whole)
-        return record is not None and viewer.sees(record.user_name)
+        return record is not None and viewer.sees(record.user_name, key.job_id)
 
     return owns

@@ -40,7 +40,9 @@ from tidegauge.cluster.ray_service.agent_reconciler import AgentReconciler, Engi
 from tidegauge.cluster.views import NodeHealth, ServiceStatus
 from tidegauge.cluster.web.routes import WebReads, refusal_page, web_routes
 from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.actions import AuditError
 from tidegauge.core.incidents.loop_figures import LoopFigures
+from tidegauge.core.jobs.kubernetes import namespace_of
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, NodeSummary
 from tidegauge.http.access import EVERYBODY, OPEN_DOOR, DoorProblem, LoginDoor, LoginMethod, Viewer
@@ -58,6 +60,8 @@ KEEP_PERIOD_S = 1.0
 COLLECT_EVERY_S = 600.0
 """Between two full garbage collections. One takes 0.2 s at 10,000 ranks; cycles that outlive the young generations are
 few, because reference counts free at once what reports replace."""
+NAMESPACES_KEPT_S = 30.0
+"""Those of watched jobs are added at once; finding those of all records reads them all."""
 NEVER = 1_000_000
 SWITCH_INTERVAL_S = 0.001
 """A reply needs the interpreter's lock a few times, and waits this long for it while another thread works. Python's
@@ -111,6 +115,7 @@ class CoordinatorService:
         self._lately_used = Kept(
             lambda: lately_used(self._actions.store, now_s=time.time()), kept_s=USAGE_KEPT_S, monotonic_s=time.monotonic
         )
+        self._namespaces_kept = Kept(self._read_namespaces, kept_s=NAMESPACES_KEPT_S, monotonic_s=time.monotonic)
         self._pages = pages
         self._cluster = cluster
         self._host, self._port = host, port
@@ -235,14 +240,30 @@ class CoordinatorService:
             self.routes(), host=self._host, port=port, door=self._door, forms=self.forms(),
             local_socket=self._local_socket, public_url=self._public_url,
             hosts=ServedHosts(self._host, self._advertise_host, self._public_url), refusal_page=refusal_page,
+            namespaces=self._namespaces,
         )  # fmt: skip
 
+    def _namespaces(self) -> Collection[str]:
+        """Of Kubernetes, of all jobs that are watched or kept."""
+        watched = {namespace_of(job.job_id) for job in self._jobs_kept()}
+        return {one for one in watched if one is not None} | self._namespaces_kept()
+
+    def _read_namespaces(self) -> frozenset[str]:
+        try:
+            store = self._actions.store()
+            return store.jobs.namespaces() | store.incidents.namespaces()
+        except AuditError:  # then the pages have nothing of them either
+            return frozenset()
+
     def _jobs(self, request: Request) -> object:
-        return {"jobs": seen_by(request.viewer, self.coordinator.jobs()), "seen_as": request.viewer.only}
+        return {"jobs": seen_by(request.viewer, self.coordinator.jobs()), "seen_as": request.viewer.seen_as}
 
     def _events(self, request: Request) -> object:
+        viewer = request.viewer
         events = self.coordinator.events(request.number("after", default=0))
-        return {"events": [one for one in events if one.user_name is None or request.viewer.sees(one.user_name)]}
+        return {
+            "events": [one for one in events if one.user_name is None or viewer.sees(one.user_name, one.job_id or "")]
+        }
 
     def _web_reads(self, overviews: OverviewReads, records: RecordPages) -> WebReads:
         return WebReads(

@@ -7,6 +7,7 @@ import shutil
 
 from tidegauge.http.credentials import BesideFiles
 from tidegauge.http.munge import PROGRAM, MungeLogin, Unmunge
+from tidegauge.http.namespace_rights import AccessReviewer, AccessReviews, Wanted
 from tidegauge.http.proxy_user import ProxyUser, parse_header, parse_networks
 from tidegauge.http.token_reviews import ReviewedUser, ReviewUnavailableError, TokenReviewer, TokenReviews
 from tidegauge.settings import Settings, comma_separated
@@ -21,16 +22,18 @@ class LoginSetupError(ValueError):
 def open_login_methods(settings: Settings) -> BesideFiles:
     """The ways in that are on. One that does not work now stays on and admits nobody. Raises ``LoginSetupError`` for
     settings that cannot be used at all."""
-    try:
-        reviewer: TokenReviewer | None = _reviewer(settings) if settings.kubernetes_login else None
-    except LoginSetupError as error:
-        log.error("tokens of Kubernetes are refused: %s", error)
-        reviewer = _NoReviewer(str(error))
-    return BesideFiles(
+    beside = BesideFiles(
         proxy=_proxy_user(settings),
         munge=MungeLogin(Unmunge(settings.munge_socket).uid_of) if settings.munge_login else None,
-        kubernetes=None if reviewer is None else TokenReviews(reviewer),
     )
+    if not settings.kubernetes_login:
+        return beside
+    try:
+        tokens, access = _reviewers(settings)
+    except LoginSetupError as error:
+        log.error("tokens of Kubernetes are refused: %s", error)
+        tokens = access = _NoReviewer(str(error))
+    return beside._replace(kubernetes=TokenReviews(tokens), access=AccessReviews(access))
 
 
 def check_login_methods(settings: Settings) -> None:
@@ -42,7 +45,7 @@ def check_login_methods(settings: Settings) -> None:
     if settings.munge_login and socket is not None and not socket.is_socket():
         raise LoginSetupError(f"munge_socket {socket} is no socket: start munged, or name the one it listens on")
     if settings.kubernetes_login:
-        _reviewer(settings)
+        _reviewers(settings)
 
 
 def _proxy_user(settings: Settings) -> ProxyUser | None:
@@ -65,9 +68,10 @@ def _proxy_user(settings: Settings) -> ProxyUser | None:
     return ProxyUser(name, networks, domain=settings.proxy_user_domain)
 
 
-def _reviewer(settings: Settings) -> TokenReviewer:
+def _reviewers(settings: Settings) -> tuple[TokenReviewer, AccessReviewer]:
     """Connects to nothing yet. Raises ``LoginSetupError``."""
     try:
+        from tidegauge_scheduler_hooks.kubernetes.access_reviewer import BURST, QPS, ApiAccessReviewer
         from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
         from tidegauge_scheduler_hooks.kubernetes.token_reviewer import TIMEOUT_S, ApiTokenReviewer
         from tidegauge_scheduler_hooks.ports import PermanentError
@@ -76,20 +80,23 @@ def _reviewer(settings: Settings) -> TokenReviewer:
             f"kubernetes_login is on, but the package {error.name} is missing: pip install 'tidegauge[kubernetes]'"
         ) from None
     try:
-        api = open_api(settings.kubernetes_kubeconfig, timeout_s=TIMEOUT_S)
+        api = open_api(settings.kubernetes_kubeconfig, timeout_s=TIMEOUT_S, qps=QPS, burst=BURST)
     except PermanentError as error:
         raise LoginSetupError(
             f"kubernetes_login is on, but the API server cannot be used: {error}; outside a pod, set "
             "kubernetes_kubeconfig"
         ) from None
-    return ApiTokenReviewer(api, audience=settings.kubernetes_login_audience)
+    return ApiTokenReviewer(api, audience=settings.kubernetes_login_audience), ApiAccessReviewer(api)
 
 
 class _NoReviewer:
-    """``TokenReviewer`` that can check nothing."""
+    """``TokenReviewer`` and ``AccessReviewer`` that can check nothing."""
 
     def __init__(self, why: str) -> None:
         self._why = why
 
     def review(self, token: str) -> ReviewedUser | None:  # noqa: ARG002 - the port's
+        raise ReviewUnavailableError(self._why)
+
+    def may(self, user: ReviewedUser, wanted: Wanted) -> bool:  # noqa: ARG002 - the port's
         raise ReviewUnavailableError(self._why)

@@ -10,10 +10,11 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, 
 from tidegauge.cluster.store.database import Database, StoreError
 from tidegauge.cluster.store.incidents import read_incident
 from tidegauge.cluster.store.room import delete_beyond
-from tidegauge.cluster.store.tables import acts, incidents
+from tidegauge.cluster.store.tables import acts, incidents, is_of
 from tidegauge.cluster.store.values import column_name, column_text
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.acts import ActKind, ActOutcome, ActWay, PersonAct
+from tidegauge.http.access import Owned
 
 MAX_ACTS = 50
 """Of one person on one incident, the latest: they are its record, and nobody is to fill the disk with them. Those
@@ -72,11 +73,11 @@ class ActStore:
         with self._database.reading() as connection:
             return _all(connection, query.order_by(acts.c.seq))
 
-    def latest(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[PersonAct]:
+    def latest(self, *, since_s: float, limit: int, user_name: Owned | None = None) -> Sequence[PersonAct]:
         """The newest ``limit`` at or after ``since_s``, oldest first. ``user_name``: only on jobs of this owner."""
         query = select(acts).where(acts.c.at_s >= since_s).order_by(acts.c.seq.desc()).limit(limit)
         if user_name is not None:
-            theirs = select(incidents.c.number).where(incidents.c.user_name == column_name(user_name))
+            theirs = select(incidents.c.number).where(is_of(incidents, user_name))
             query = query.where(acts.c.number.in_(theirs))
         with self._database.reading() as connection:
             return _all(connection, query)[::-1]

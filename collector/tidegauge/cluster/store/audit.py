@@ -9,10 +9,11 @@ from sqlalchemy import Connection, Row, Select, func, or_, select, update
 
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import ROWS_AT_ONCE, Database, StoreError
-from tidegauge.cluster.store.tables import decisions, incidents
+from tidegauge.cluster.store.tables import decisions, incidents, is_of
 from tidegauge.cluster.store.values import DECISION, column_name, column_text
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import BREAKERS, Decision, DecisionRecord, DecisionStatus, Disposition, Outcome
+from tidegauge.http.access import Owned
 
 _UNFINISHED = [status.value for status in DecisionStatus if status is not DecisionStatus.FINISHED]
 
@@ -55,7 +56,7 @@ class SqlAudit:
         return self._records(select(decisions).where(decisions.c.status.in_(_UNFINISHED)))
 
     def each(
-        self, *, since_s: float, limit: int | None = None, user_name: str | None = None
+        self, *, since_s: float, limit: int | None = None, user_name: Owned | None = None
     ) -> Iterator[DecisionRecord]:  # fmt: skip
         """Decisions made at or after ``since_s``, oldest first, one at a time, as months of them have 4 KB each.
         ``limit``: only the newest; ``user_name``: only about jobs of this owner."""
@@ -93,7 +94,7 @@ class SqlAudit:
             for row in connection.execute(query.execution_options(yield_per=ROWS_AT_ONCE)):
                 yield _record(row)
 
-    def count(self, *, since_s: float, user_name: str | None = None) -> int:
+    def count(self, *, since_s: float, user_name: Owned | None = None) -> int:
         """The number of decisions that ``each`` gives without a limit."""
         with self._database.reading() as connection:
             return connection.scalar(_since(select(func.count()).select_from(decisions), since_s, user_name)) or 0
@@ -143,12 +144,12 @@ class SqlAudit:
         return [_record(row) for row in rows]
 
 
-def _since(query: Select[Any], since_s: float, user_name: str | None) -> Select[Any]:
+def _since(query: Select[Any], since_s: float, user_name: Owned | None) -> Select[Any]:
     query = query.where(decisions.c.decided_s >= since_s)
     if user_name is None:
         return query
     # One whose incident is not there any more is nobody's.
-    theirs = select(incidents.c.number).where(incidents.c.user_name == column_name(user_name))
+    theirs = select(incidents.c.number).where(is_of(incidents, user_name))
     return query.where(decisions.c.incident_number.in_(theirs))
 
 

@@ -10,11 +10,12 @@ from sqlalchemy import ColumnElement, Connection, Row, exists, func, select
 from tidegauge.cluster.store.database import ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.incidents import read_incident
 from tidegauge.cluster.store.room import delete_beyond
-from tidegauge.cluster.store.tables import decisions, grades, incidents
+from tidegauge.cluster.store.tables import decisions, grades, incidents, is_of
 from tidegauge.cluster.store.values import column_name, column_text
 from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.incidents.actions import ActionKind, Disposition, Outcome
 from tidegauge.core.incidents.grades import Grade, GradeAnswer, GradedIncident
+from tidegauge.http.access import Owned
 
 MAX_ANSWERS = 20
 """Of one person to one incident, the latest: they are its record, and nobody is to fill the disk with them."""
@@ -50,7 +51,7 @@ class GradeStore:
         with self._database.reading() as connection:
             return _last_of(connection, number, column_name(name))
 
-    def notified(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[GradedIncident]:
+    def notified(self, *, since_s: float, limit: int, user_name: Owned | None = None) -> Sequence[GradedIncident]:
         """The newest ``limit`` incidents of growth, newest first, that were opened at or after ``since_s`` and whose
         owner was notified, or would have been in another mode of the policy. ``user_name``: only jobs of this owner."""
         told = _has_decision(decisions.c.outcome == Outcome.DONE.value)
@@ -65,18 +66,18 @@ class GradeStore:
             found = [_graded(row) for row in rows]
             return [one._replace(answers=_answers(connection, one.number)) for one in found]
 
-    def count_notified(self, *, since_s: float, user_name: str | None = None) -> int:
+    def count_notified(self, *, since_s: float, user_name: Owned | None = None) -> int:
         """The number of incidents that ``notified`` gives without a limit."""
         query = select(func.count()).select_from(incidents).where(*_are_notified(since_s, user_name))
         with self._database.reading() as connection:
             return connection.scalar(query) or 0
 
 
-def _are_notified(since_s: float, user_name: str | None) -> list[ColumnElement[bool]]:
+def _are_notified(since_s: float, user_name: Owned | None) -> list[ColumnElement[bool]]:
     was_told = decisions.c.outcome == Outcome.DONE.value
     would_be = decisions.c.disposition == Disposition.WOULD.value
     wanted = [incidents.c.opened_s >= since_s, incidents.c.cause.in_(_GROWTH), _has_decision(was_told | would_be)]
-    return wanted if user_name is None else [*wanted, incidents.c.user_name == column_name(user_name)]
+    return wanted if user_name is None else [*wanted, is_of(incidents, user_name)]
 
 
 def _has_decision(how: ColumnElement[bool]) -> ColumnElement[bool]:

@@ -10,7 +10,15 @@ from sqlalchemy import Connection, Row, Select, func, select, union_all, update
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.memory import memory_in, put_rows, write_memory
-from tidegauge.cluster.store.tables import acts, decisions, incident_changes, incident_memory, incidents
+from tidegauge.cluster.store.tables import (
+    acts,
+    decisions,
+    incident_changes,
+    incident_memory,
+    incidents,
+    is_of,
+    namespace_of,
+)
 from tidegauge.cluster.store.values import INCIDENT, column_name
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import MAX_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange
@@ -18,6 +26,7 @@ from tidegauge.core.incidents.acts import ActKind, ActOutcome
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.job_records.memory import JobMemory, RankMemory
 from tidegauge.core.verdicts import Severity
+from tidegauge.http.access import Owned
 
 
 class IncidentStore:
@@ -53,12 +62,12 @@ class IncidentStore:
         open_only: bool = False,
         since_s: float | None = None,
         limit: int | None = 1000,
-        user_name: str | None = None,
+        user_name: Owned | None = None,
     ) -> Sequence[Incident]:
         return list(self.each(open_only=open_only, since_s=since_s, limit=limit, user_name=user_name))
 
     def each(
-        self, *, open_only: bool, since_s: float | None, limit: int | None, user_name: str | None = None
+        self, *, open_only: bool, since_s: float | None, limit: int | None, user_name: Owned | None = None
     ) -> Iterator[Incident]:
         """Newest first, one at a time: only their texts are held. ``since_s``: only those that are open, or were closed
         at or after it. ``user_name``: only jobs of this owner."""
@@ -68,7 +77,7 @@ class IncidentStore:
         if since_s is not None:
             query = query.where(incidents.c.closed_s.is_(None) | (incidents.c.closed_s >= since_s))
         if user_name is not None:
-            query = query.where(incidents.c.user_name == column_name(user_name))
+            query = query.where(is_of(incidents, user_name))
         return map(read_incident, self._rows(query))
 
     def incident(self, number: int) -> Incident | None:
@@ -120,14 +129,14 @@ class IncidentStore:
         return max(sum(count.values()) - most, 0) + max(figures - most_figures, 0)
 
     def changes(
-        self, *, since_s: float, limit: int | None = None, user_name: str | None = None,
+        self, *, since_s: float, limit: int | None = None, user_name: Owned | None = None,
         most_findings: int | None = None,
     ) -> Sequence[IncidentChange]:  # fmt: skip
         """Changes at or after ``since_s``, oldest first. ``limit``: only the newest; ``user_name``: only jobs of this
         owner; ``most_findings``: ranks in all, shared evenly, at least one per change."""
         query = select(incident_changes).where(incident_changes.c.at_s >= since_s)
         if user_name is not None:
-            theirs = select(incidents.c.number).where(incidents.c.user_name == column_name(user_name))
+            theirs = select(incidents.c.number).where(is_of(incidents, user_name))
             query = query.where(incident_changes.c.number.in_(theirs))
         newest = query.order_by(incident_changes.c.seq.desc()).limit(limit)
         with self._database.reading() as connection:
@@ -144,13 +153,18 @@ class IncidentStore:
         query = select(incidents.c.number, incidents.c.value).filter_by(**of_job)
         return [read_incident(row) for row in self._rows(query.order_by(incidents.c.number.desc()).limit(limit))]
 
-    def has_owner(self, job: JobKey, user_name: str) -> bool:
-        """Whether this attempt of a job has an incident, and ``user_name`` owns it."""
-        of_job = {"job_id": column_name(job.job_id), "attempt": job.attempt, "uid": job.uid}
-        query = select(incidents.c.user_name).filter_by(**of_job).distinct()
-        return [row[0] for row in self._rows(query)] == [column_name(user_name)]
+    def namespaces(self) -> frozenset[str]:
+        """Namespaces of Kubernetes that any job with an incident was in."""
+        rows = self._rows(select(namespace_of(incidents)).distinct())
+        return frozenset(row[0].removesuffix("/") for row in rows) - {""}
 
-    def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]:
+    def has_owner(self, job: JobKey, user_name: Owned) -> bool:
+        """Whether this attempt of a job has an incident, and all that it has are of ``user_name``."""
+        of_job = {"job_id": column_name(job.job_id), "attempt": job.attempt, "uid": job.uid}
+        query = select(is_of(incidents, user_name)).filter_by(**of_job).distinct()
+        return [bool(row[0]) for row in self._rows(query)] == [True]
+
+    def marks(self, *, since_s: float, limit: int, user_name: Owned | None = None) -> Mapping[int, str]:
         """A mark by number for each incident that is open, or was closed at or after ``since_s``: open ones first, so
         that they are within ``limit``, then newest first. The mark changes with every change of the incident, of its
         decisions or of people's acts, so that a follower reads only changed incidents again. ``user_name``: only jobs
@@ -185,7 +199,7 @@ class IncidentStore:
             .limit(limit)
         )
         if user_name is not None:
-            query = query.where(one.user_name == column_name(user_name))
+            query = query.where(is_of(incidents, user_name))
         return {row[0]: " ".join(map(str, row[1:])) for row in self._rows(query)}
 
     def open_figures(self, jobs: Collection[JobKey]) -> Sequence[tuple[JobKey | None, OpenIncident]]:

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, 
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.memory import memory_in, put_rows, write_memory
-from tidegauge.cluster.store.tables import job_memory, job_records
+from tidegauge.cluster.store.tables import is_of, job_memory, job_records, namespace_of
 from tidegauge.cluster.store.values import JOB_RECORD, column_name, escaped_name, fits_column
 from tidegauge.core.ids import JobKey
 from tidegauge.core.job_records.memory import JobMemory
@@ -129,6 +129,12 @@ class JobRecordStore:
         with self._database.reading() as connection:
             return [_record(row) for row in connection.execute(query.limit(limit))]
 
+    def namespaces(self) -> frozenset[str]:
+        """Namespaces of Kubernetes that any job with a record was in."""
+        query = select(namespace_of(job_records)).distinct()
+        with self._database.reading() as connection:
+            return frozenset(one.removesuffix("/") for one in connection.scalars(query)) - {""}
+
     def prune(self, *, before_s: float) -> None:
         """Delete records of jobs that ended before ``before_s``."""
         with self._database.writing() as connection:
@@ -152,6 +158,8 @@ def _matching(connection: Connection, which: RecordFilter) -> list[ColumnElement
     if which.job_name is not None and ANY in which.job_name:
         wanted.append(like(connection, columns.job_name, escaped_name(which.job_name)))
         which = which._replace(job_name=None)
+    if which.within is not None:
+        wanted.append(is_of(job_records, which.within))
     return [*wanted, *_named(RecordSought(which.job_id, which.job_name, user_name=which.user_name))]
 
 
@@ -168,7 +176,7 @@ def _named(sought: RecordSought) -> list[ColumnElement[bool]]:
     if sought.uid is not None:
         wanted.append(columns.uid == sought.uid)
     if sought.user_name is not None:
-        wanted.append(columns.user_name == column_name(sought.user_name))
+        wanted.append(is_of(job_records, sought.user_name))
     return wanted
 
 

@@ -15,8 +15,17 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    func,
+    not_,
+    or_,
+    true,
 )
 from sqlalchemy.sql import text
+from sqlalchemy.sql.elements import ColumnElement
+
+from tidegauge.cluster.store.values import column_name
+from tidegauge.core.jobs.kubernetes import NamespaceScope
+from tidegauge.http.access import Owned
 
 metadata = MetaData()
 
@@ -219,3 +228,23 @@ incident_memory = Table(
     Column("value", LargeBinary, nullable=False),
 )  # fmt: skip
 """How the memory of an incident's ranks went, for its page."""
+
+
+def namespace_of(table: Table) -> ColumnElement[str]:
+    """Of the job of a row, with a slash; empty: it is in none. All that is no slash is cut off from the end, in SQL
+    that each database has."""
+    return func.rtrim(table.c.job_id, func.replace(table.c.job_id, "/", ""))
+
+
+def is_of(table: Table, whose: Owned | None) -> ColumnElement[bool]:
+    """Whether a row of ``incidents`` or ``job_records`` is of these jobs; ``None``: of all."""
+    if whose is None:
+        return true()
+    if not isinstance(whose, NamespaceScope):
+        return table.c.user_name == column_name(whose)
+    own = table.c.user_name == column_name(whose.user_name)
+    namespace = namespace_of(table)
+    return or_(
+        own & not_(namespace == f"{column_name(whose.user_name)}/"),
+        namespace.in_([f"{one}/" for one in sorted(whose.namespaces)]),
+    )

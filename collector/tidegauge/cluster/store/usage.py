@@ -8,11 +8,12 @@ from sqlalchemy import ColumnElement, Connection, Double, case, cast, func, lite
 
 from tidegauge.cluster.store.database import Database
 from tidegauge.cluster.store.job_records import like
-from tidegauge.cluster.store.tables import incidents, job_records
+from tidegauge.cluster.store.tables import incidents, is_of, job_records
 from tidegauge.cluster.store.values import column_name, escaped_name
 from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.job_records.record import JobEnd
 from tidegauge.core.jobs.right_size import MIN_RUN_S, NOTHING, GpuUsage, LeftOut, UsageBy
+from tidegauge.http.access import Owned
 
 _NAMES: Mapping[UsageBy, ColumnElement[str]] = {
     UsageBy.JOB: job_records.c.job_name,
@@ -43,19 +44,20 @@ class UsageStore:
         since_s: float,
         limit: int,
         user_name: str | None = None,
+        within: Owned | None = None,
         job_name: str | None = None,
         left_out: LeftOut = NOTHING,
     ) -> Sequence[GpuUsage]:
         """Runs that ended since then, summed up, those that left most unused first. ``job_name``: ``*`` stands for any
         characters. Only an out-of-memory error and ``highest_of_all_bytes`` may be of a run that is too short
-        for the sums, or of which too little is known."""
+        for the sums, or of which too little is known. ``within``: only of these jobs."""
         of = job_records.c
         ran_s = of.ended_s - of.started_s
         gpu_s = ran_s * of.gpus
         had, needed = gpu_s * of.limit_bytes, gpu_s * of.need_bytes
         keys = [_NAMES[by], *([of.user_name] if by is UsageBy.JOB else [])]
         summed = (ran_s >= MIN_RUN_S) & (of.limit_bytes > 0) & (of.need_bytes > 0)
-        wanted = [of.ended_s >= since_s]
+        wanted = [of.ended_s >= since_s, *([] if within is None else [is_of(job_records, within)])]
         if user_name is not None:
             wanted.append(of.user_name == column_name(user_name))
         query = (

@@ -182,7 +182,7 @@ class _WebPages:
                     open_only=True, since_s=0.0, limit=MAX_INCIDENTS, user_name=viewer.only
                 ):
                     incidents[one.key.job].append(one.number)
-                ended = tuple(store.jobs.ended(RecordFilter(user_name=viewer.only), limit=RECENT_ENDED))
+                ended = tuple(store.jobs.ended(RecordFilter(within=viewer.only), limit=RECENT_ENDED))
         except UnavailableError as error:
             problem = f"Not known: {error}"
         shown = JobsShown(self._reads.overviews.overview(viewer), incidents, ended, problem)
@@ -205,7 +205,7 @@ class _WebPages:
             with store_errors():
                 record = self._reads.records.job_record(request)
                 found = self._reads.store().incidents.of_job(record.record.job, limit=MAX_INCIDENTS)
-                incidents = [one for one in found if request.viewer.sees(one.user_name)]
+                incidents = [one for one in found if request.viewer.sees(one.user_name, one.key.job.job_id)]
         except UnavailableError as error:
             if live is None:
                 raise
@@ -348,7 +348,7 @@ class _WebPages:
         viewer = request.viewer
         site = Site(
             self._reads.cluster, viewer.name, viewer.sees_all, viewer.by_session, tuple(PAGES.items()), current,
-            refresh_s,
+            refresh_s, left_out=viewer.unchecked,
         )  # fmt: skip
         return html_answer(site_page(site, title, parts, data=data, version=self._version), _HEADERS, status=status)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 from tidegauge.core.job_records.record import JobEnd
+from tidegauge.core.jobs.kubernetes import NamespaceScope
 
 ANY = "*"
 """In a job's name: any characters, also none."""
@@ -23,6 +24,8 @@ class RecordFilter(NamedTuple):
     how: Optional[JobEnd] = None
     job_id: Optional[str] = None
     """Or the name of a task of a Slurm array, ``123_4``."""
+    within: Optional[Union[str, NamespaceScope]] = None
+    """What somebody may see at all: jobs of this owner, or of this scope."""
 
 
 class RecordSought(NamedTuple):
@@ -33,7 +36,8 @@ class RecordSought(NamedTuple):
     job_name: Optional[str] = None
     attempt: Optional[int] = None
     uid: Optional[int] = None
-    user_name: Optional[str] = None
+    user_name: Optional[Union[str, NamespaceScope]] = None
+    """The owner, or a scope that the job is in."""
 
 
 EVERY_ENDED = RecordFilter()

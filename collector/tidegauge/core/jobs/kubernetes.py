@@ -129,6 +129,19 @@ def namespace_of(job: str) -> Optional[str]:
     return None if found is None else found[1]
 
 
+class NamespaceScope(NamedTuple):
+    """Jobs of one owner by name, and all jobs of some namespaces."""
+
+    user_name: str
+    namespaces: frozenset[str]
+
+    def covers(self, user_name: Optional[str], job_id: str) -> bool:
+        """Whether a job of this owner is in it. A namespace that owns its jobs itself (no ``OWNER``) is nobody's name:
+        a user who is called like it has no right in it by that."""
+        namespace = job_id.rpartition("/")[0]
+        return namespace in self.namespaces or (user_name == self.user_name and namespace != user_name)
+
+
 def words(text: Optional[str]) -> frozenset[str]:
     """The words of ``ACTIONS``."""
     return frozenset(word.strip().lower() for word in (text or "").split(",")) - {""}

@@ -1,0 +1,69 @@
+"""What an API server says that users may: by its own roles, for a page of hundreds of namespaces, and without the right
+to ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.kubernetes.target import Connection, KubeTarget
+from integration.kubernetes.test_token_reviews import RBAC, api_as, token_of
+from tidegauge.http.namespace_rights import CHANGE, READ, READ_ALL, AccessReviews, RightsOfUser, Wanted
+from tidegauge.http.token_reviews import ReviewedUser, ReviewUnavailableError
+from tidegauge_scheduler_hooks.kubernetes.access_reviewer import ApiAccessReviewer
+from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi
+from tidegauge_scheduler_hooks.kubernetes.token_reviewer import ApiTokenReviewer
+from waiting import PATIENCE_S
+
+MANY = 300
+
+
+def user_of(api: ClientApi, admin: Connection, namespace: str, name: str = "train") -> ReviewedUser:
+    user = ApiTokenReviewer(api, audience=None).review(token_of(admin, namespace, name))
+    assert user is not None
+    return user
+
+
+def allow(admin: Connection, namespace: str, verbs: list[str], user: ReviewedUser) -> None:
+    """On jobs, by a Role of the namespace."""
+    path = f"{RBAC}/namespaces/{namespace}"
+    rules = [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": verbs}]
+    admin.do("POST", f"{path}/roles", {"metadata": {"name": "jobs"}, "rules": rules})
+    binding: dict[str, Any] = {
+        "metadata": {"name": "jobs"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "jobs"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user.username}],
+    }
+    admin.do("POST", f"{path}/rolebindings", binding)
+
+
+def test_a_user_may_what_a_role_of_the_namespace_says(kube_api: ClientApi, admin: Connection, namespace: str) -> None:
+    user, reviewer = user_of(kube_api, admin, namespace), ApiAccessReviewer(kube_api)
+    assert not reviewer.may(user, Wanted(READ, namespace)), "to be of a namespace gives nothing"
+    allow(admin, namespace, ["get", "list"], user)
+    asked = [Wanted(READ, namespace), Wanted(CHANGE, namespace), Wanted(READ, "default"), READ_ALL]
+    assert [reviewer.may(user, wanted) for wanted in asked] == [True, False, False, False]
+    everywhere = ReviewedUser("root", frozenset({"system:masters"}))
+    assert [reviewer.may(everywhere, wanted) for wanted in asked] == [True] * 4
+
+
+def test_a_page_of_three_hundred_namespaces_is_known_in_one_go(
+    kube_api: ClientApi, admin: Connection, namespace: str
+) -> None:
+    user = user_of(kube_api, admin, namespace)
+    allow(admin, namespace, ["get"], user)
+    rights = RightsOfUser(AccessReviews(ApiAccessReviewer(kube_api), within_s=PATIENCE_S), user)
+    names = [namespace, *(f"team-{number}" for number in range(MANY - 1))]
+    assert rights.readable(names) == (frozenset({namespace}), 0)
+
+
+def test_a_head_without_the_right_to_ask_shows_nothing_and_says_what_it_lacks(
+    kube: KubeTarget, kube_api: ClientApi, admin: Connection, namespace: str, tmp_path: Path
+) -> None:
+    user = user_of(kube_api, admin, namespace)
+    heads = ApiAccessReviewer(api_as(kube, tmp_path, token_of(admin, namespace, "head")))
+    with pytest.raises(ReviewUnavailableError) as refused:
+        heads.may(user, Wanted(READ, namespace))
+    assert "subjectaccessreviews.authorization.k8s.io" in str(refused.value)
