@@ -214,7 +214,7 @@ class FakeHostMemory:
     def watch(self, ranks: Collection[ProcessId]) -> None:
         self.watched = frozenset(ranks)
 
-    def of(self, rank: ProcessId) -> HostMemory | None:
+    def of(self, rank: ProcessId, own_bytes: int | None) -> HostMemory | None:
         return self.trees.get(rank)
 
     def node(self) -> NodeMemory | None:

@@ -98,6 +98,8 @@ class EarlierCounts:
         self._counts = {name: counts[name] for name in _COUNTS if name in counts}
 
     def with_earlier(self, view: NodeView) -> NodeView:
+        if not self._counts:
+            return view
         return replace(view, **{name: _sum(getattr(view, name), before) for name, before in self._counts.items()})
 
 

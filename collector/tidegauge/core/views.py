@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from typing import Final, Optional
 
@@ -181,6 +181,15 @@ class RankView(RankSummary):
 
 
 _SUMMARY_FIELDS = tuple(one.name for one in fields(RankSummary))
+_UNSAID = RankView.__new__(RankView)
+_UNSAID.__dict__.update(
+    {one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in fields(RankView)}
+)
+
+
+def view_of(**said: object) -> RankView:
+    """``RankView`` of these fields, among which are all that have no default, in a fraction of its time."""
+    return with_fields(_UNSAID, **said)
 
 
 def with_fields(view: RankView, **fields: object) -> RankView:

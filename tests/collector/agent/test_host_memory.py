@@ -120,8 +120,12 @@ class Family:
         self.look_again(SCAN_EVERY_S)
         self.look_again(SCAN_EVERY_S)
 
+    def of(self, rank: ProcessId) -> HostMemory | None:
+        usage = self.procs.usage(rank)
+        return self.meter.of(rank, None if usage is None else usage.anonymous_bytes)
+
     def memory(self) -> HostMemory:
-        memory = self.meter.of(self.rank)
+        memory = self.of(self.rank)
         assert memory is not None
         return memory
 
@@ -187,7 +191,7 @@ def test_a_rank_below_a_rank_counts_by_itself(family: Family) -> None:
     family.look_twice()
     pids = {process.process.pid for process in family.memory().processes}
     assert pids == {family.rank.pid, *family.workers[1:]}
-    own = family.meter.of(below)
+    own = family.of(below)
     assert own is not None
     assert [process.process for process in own.processes] == [below]
 
@@ -257,10 +261,14 @@ class MadeUpNode:
     def cgroup(self, process: ProcessId) -> str:
         return ""
 
+    def of(self, rank: ProcessId) -> HostMemory | None:
+        usage = self.usage(rank)
+        return self.meter.of(rank, None if usage is None else usage.anonymous_bytes)
+
     def look(self, after_s: float = SCAN_EVERY_S) -> HostMemory | None:
         self.clock.pass_s(after_s)
         self.meter.look()
-        return self.meter.of(RANK)
+        return self.of(RANK)
 
     def look_twice(self) -> HostMemory | None:
         """As where processes have changed."""
@@ -277,7 +285,7 @@ def node() -> MadeUpNode:
 
 
 def test_host_memory_is_unknown_before_the_first_reading(node: MadeUpNode) -> None:
-    assert node.meter.of(RANK) is None
+    assert node.of(RANK) is None
     assert node.look() == HostMemory(GIB, 100 * GIB, (HostProcess(RANK, "python", GIB, 0),))
 
 
@@ -369,7 +377,7 @@ def test_a_worker_that_gives_its_memory_back_while_it_ends_is_no_fall_of_what_th
     node.processes[RANK.pid].proportional_bytes = GIB // 2
     node.look()
     worker.anonymous_bytes, worker.proportional_bytes = 0, None
-    memory = node.meter.of(RANK)
+    memory = node.of(RANK)
     assert memory is not None
     assert memory.held_bytes == GIB
     node.processes[RANK.pid].proportional_bytes = GIB

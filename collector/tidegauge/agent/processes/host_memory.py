@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from heapq import nlargest
 from typing import Protocol
 
 from tidegauge.agent.ports import ProcessUsage, SourceHealth
@@ -66,8 +65,8 @@ class HostMemorySource(Protocol):
     def watch(self, ranks: Collection[ProcessId]) -> None:
         """Set the ranks to measure; a rank below another one counts by itself."""
 
-    def of(self, rank: ProcessId) -> HostMemory | None:
-        """``None`` before its tree was measured."""
+    def of(self, rank: ProcessId, own_bytes: int | None) -> HostMemory | None:
+        """``None`` before its tree was measured. ``own_bytes``: anonymous memory of its own process now."""
 
     def node(self) -> NodeMemory | None:
         """``None`` before it was read."""
@@ -85,7 +84,7 @@ class NoHostMemory:
     def watch(self, ranks: Collection[ProcessId]) -> None:
         pass
 
-    def of(self, rank: ProcessId) -> None:  # noqa: ARG002 - the port's
+    def of(self, rank: ProcessId, own_bytes: int | None) -> None:  # noqa: ARG002 - the port's
         return None
 
     def node(self) -> None:
@@ -169,14 +168,14 @@ class HostMemoryMeter:
         with self._lock:
             self._ranks = frozenset(ranks)
 
-    def of(self, rank: ProcessId) -> HostMemory | None:
+    def of(self, rank: ProcessId, own_bytes: int | None) -> HostMemory | None:
         with self._lock:
             tree = self._trees.get(rank)
             if tree is None:
                 return None
             for member in tree.members.values():
-                anonymous = self._anonymous_bytes(member.process)
-                if anonymous is not None:
+                anonymous = own_bytes if member.process == rank else self._anonymous_bytes(member.process)
+                if anonymous:
                     member.last_bytes = max(0, member.held_bytes + anonymous - member.anonymous_bytes)
             members = list(tree.members.values())
             return HostMemory(
@@ -316,7 +315,7 @@ def _name(stat: ProcStat) -> str:
 
 
 def _largest(members: Iterable[_Member]) -> tuple[HostProcess, ...]:
-    largest = nlargest(SHOWN_PROCESSES, members, key=lambda member: member.last_bytes)
+    largest = sorted(members, key=lambda member: member.last_bytes, reverse=True)[:SHOWN_PROCESSES]
     return tuple(
         HostProcess(member.process, member.name, member.last_bytes, member.last_bytes - member.first_bytes)
         for member in largest

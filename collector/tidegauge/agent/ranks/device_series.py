@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tidegauge.agent.ports import Detector, DetectorFactory
@@ -113,27 +113,25 @@ class StepRuns:
     def stepped(self) -> bool:
         return self._last_step_s is not None
 
-    def record(self, now_s: float) -> None:
-        """Any record, before ``step`` where it is one."""
+    def record(self, now_s: float) -> bool:
+        """Any record, before ``step`` where it is one. Whether a step that ended now would be rare: not in a run with
+        the one before. The first one is."""
         if now_s - self._run_ended_s >= TICKS_ALONE_S:
             self.by_time = True
+        return self._last_step_s is None or now_s - self._last_step_s >= RARE_STEP_S
 
-    def step(self, now_s: float) -> None:
-        """A step ended. The first one begins the training."""
+    def step(self, now_s: float, *, rare: bool) -> None:
+        """A step ended; ``rare``: as ``record`` said of it. The first one begins the training."""
         if self._last_step_s is None:
             self.by_time = False
             self._run_began_s = self._run_ended_s = now_s
-        elif self.is_rare(now_s):
+        elif rare:
             self._run_began_s = now_s
         else:
             self._run_ended_s = now_s
             if now_s - self._run_began_s >= TICKS_ALONE_S:
                 self.by_time = False
         self._last_step_s = now_s
-
-    def is_rare(self, now_s: float) -> bool:
-        """Whether a step that ended now would not be in a run with the one before; true before the first."""
-        return self._last_step_s is None or now_s - self._last_step_s >= RARE_STEP_S
 
 
 _NUMBERS = (
@@ -235,18 +233,21 @@ class DeviceSeries:
     def judge(self, *, host: HostMemory | None, limit_bytes: int | None) -> int:
         """Feed the detectors with the records since the last call; the number of readings."""
         pending, self._pending = self._pending, []
+        nontorch_bytes = self.meter.bytes
+        host_bytes, host_free_bytes = (None, None) if host is None else (host.held_bytes, host.free_bytes)
         points = 0
         for sample in pending:
-            for detector, step in self._judges_of(sample):
-                points += 1
+            judges = self._judges_of(sample)
+            points += len(judges)
+            for detector, step in judges:
                 detector.update(
                     step=step,
                     time_s=sample.mono_ns / 1e9,
                     allocated_bytes=sample.allocated_bytes,
                     reserved_bytes=sample.reserved_bytes,
-                    nontorch_bytes=self.meter.bytes,
-                    host_bytes=None if host is None else host.held_bytes,
-                    host_free_bytes=None if host is None else host.free_bytes,
+                    nontorch_bytes=nontorch_bytes,
+                    host_bytes=host_bytes,
+                    host_free_bytes=host_free_bytes,
                     allocated_peak_bytes=sample.allocated_peak_bytes,
                     inactive_split_bytes=sample.inactive_split_bytes,
                     limit_bytes=limit_bytes,
@@ -262,27 +263,29 @@ class DeviceSeries:
         self._pending.clear()
         self._by_steps = self._by_time = None
 
-    def _judges_of(self, sample: Sample) -> Iterator[tuple[Detector, int]]:
+    def _judges_of(self, sample: Sample) -> tuple[tuple[Detector, int], ...]:
         """The detectors that get this record, and its step for each."""
         now_s = sample.mono_ns / 1e9
         runs = self._runs = self._runs or StepRuns(now_s)
-        runs.record(now_s)
-        rare = runs.is_rare(now_s)
+        rare = runs.record(now_s)
+        judges: tuple[tuple[Detector, int], ...] = ()
         if sample.kind is RecordKind.STEP:
             if self._last_step is not None and sample.step <= self._last_step.step:
-                return
-            rare = rare and runs.stepped
-            runs.step(now_s)
+                return ()
+            first = not runs.stepped
+            runs.step(now_s, rare=rare)
+            rare = rare and not first
             self._last_step = sample
             self._by_steps = self._by_steps or self._detector_factory()
-            yield self._by_steps, sample.step
+            judges = ((self._by_steps, sample.step),)
         if not (runs.by_time or rare):
             self._by_time = None
         elif self._by_time is None or sample.mono_ns - self._last_tick_ns >= _TICK_GAP_NS:
             self._ticks = 1 if self._by_time is None else self._ticks + 1
             self._last_tick_ns = sample.mono_ns
             self._by_time = self._by_time or self._detector_factory()
-            yield self._by_time, self._ticks
+            judges = (*judges, (self._by_time, self._ticks))
+        return judges
 
     @property
     def verdict(self) -> Verdict:

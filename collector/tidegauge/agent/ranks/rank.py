@@ -16,7 +16,7 @@ from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity
 from tidegauge.core.jobs.fraction import fraction_of_settings
 from tidegauge.core.samples import EventCode, OomRecord, Sample
 from tidegauge.core.verdicts import OK, Verdict
-from tidegauge.core.views import RankView
+from tidegauge.core.views import RankView, view_of
 
 _log = logging.getLogger(__name__)
 
@@ -299,8 +299,12 @@ class RankState:
 
     @property
     def _newest(self) -> Sample | None:
-        samples = [series.last for series in self._devices.values() if series.last is not None]
-        return max(samples, key=lambda sample: sample.mono_ns, default=None)
+        newest: Sample | None = None
+        for series in self._devices.values():
+            last = series.last
+            if last is not None and (newest is None or last.mono_ns > newest.mono_ns):
+                newest = last
+        return newest
 
     @property
     def detached(self) -> bool:
@@ -322,7 +326,7 @@ class RankState:
         last = series.last
         assert last is not None
         total = None if self._gpu is None else self._gpu.usable_bytes
-        return RankView(
+        return view_of(
             identity=self._found.identity,
             process=self.facts.process,
             uid=self.facts.uid,

@@ -42,6 +42,10 @@ class GroupsOfNode:
     def __init__(self) -> None:
         self._books: dict[_Job, RankGroups] = {}
         self._heard: Mapping[ProcessId, str] = {}
+        self._asked: object = None
+        self._found: dict[ProcessId, RankGroup] = {}
+        self._settled = False
+        """The last two looks asked the same, and found the same."""
 
     def hear(self, names: Iterable[NameOfGroup]) -> None:
         """Take the coordinator's names for the groups of this node's processes (``ReportReply.group_names``)."""
@@ -49,11 +53,24 @@ class GroupsOfNode:
 
     def look(self, views: Sequence[RankView]) -> dict[ProcessId, RankGroup]:
         """The group of each process, under its shown name."""
+        heard = self._heard
+        asked = (
+            heard,
+            [(one.identity, one.process, one.uid, one.alive, one.parent, one.slurm, one.pod) for one in views],
+        )
+        same, self._asked = asked == self._asked, asked
+        if same and self._settled:
+            return self._found
+        found = self._look(views, heard)
+        self._settled, self._found = same and found == self._found, found
+        return found
+
+    def _look(self, views: Sequence[RankView], heard: Mapping[ProcessId, str]) -> dict[ProcessId, RankGroup]:
         by_job: dict[_Job, list[RankView]] = defaultdict(list)
         for view in views:
             by_job[view.identity.job_id, view.uid].append(view)
         self._books = {job: self._books.get(job) or RankGroups() for job in by_job}
-        heard, groups = self._heard, {}
+        groups = {}
         for job, members in by_job.items():
             for group in self._books[job].look(view.group_member("", lives=view.alive) for view in members):
                 told = {heard[process] for _, process in group.places if process in heard}
@@ -133,6 +150,14 @@ class _Watch:
         self.socket = ProcessSocket(folder, self.facts.uid, socket_name(self.ring.process), process)
         """Its command socket beside its ring, whose owner the kernel confirmed."""
         self.tenant = self.facts.tenant
+        self._beside = RankFolder(folder, self.ring.process, self.tenant, ended=False)
+
+    @property
+    def beside(self) -> RankFolder:
+        """Its folder for evidence about its own memory."""
+        if self._beside[2:] != (self.tenant, self.ended_s is not None):
+            self._beside = self._beside._replace(tenant=self.tenant, ended=self.ended_s is not None)
+        return self._beside
 
     def state_dict(self) -> Mapping[str, Any]:
         return {
@@ -272,7 +297,7 @@ class WatchedRanks:
     def _host_of(self, process: ProcessId, usage: ProcessUsage) -> HostMemory | None:
         """Memory of the process tree; of the process alone while that is unknown."""
         own = usage.anonymous_bytes
-        return self._host_memory.of(process) or (None if own is None else HostMemory(own))
+        return self._host_memory.of(process, own) or (None if own is None else HostMemory(own))
 
     def _has_room(self, tenant: Tenant) -> bool:
         of_tenant = sum(watch.tenant == tenant for watch in self._watches.values())
@@ -428,12 +453,7 @@ class WatchedRanks:
 
     def folders(self) -> dict[ProcessId, RankFolder]:
         """Each rank's folder for evidence about its own memory, also of one that has just ended."""
-        return {
-            watch.facts.process: RankFolder(
-                watch.ring.place.folder, watch.ring.process, watch.tenant, ended=watch.ended_s is not None
-            )
-            for watch in self._watches.values()
-        }
+        return {watch.facts.process: watch.beside for watch in self._watches.values()}
 
     def sockets(self) -> dict[ProcessId, ProcessSocket]:
         return {watch.facts.process: watch.socket for watch in self._watches.values() if watch.ended_s is None}

@@ -23,7 +23,7 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.launches import MAX_RECORD_BYTES, LaunchRecord, LaunchSummary, decode_launch_record
 from tidegauge.core.jobs.tenants import Tenant, itself
 from tidegauge.core.run_dirs import launch_socket_name, process_of
-from tidegauge.core.views import RankView
+from tidegauge.core.views import RankView, with_fields
 from tidegauge.rate_limited_log import FewLines
 
 _log = logging.getLogger(__name__)
@@ -134,7 +134,8 @@ class Launches:
         self._named = self._looks, living.keys()
         self._keepers = {rank.process: self._keeper_of(rank, living) for rank in ranks}
         return tuple(
-            rank if (keeper := self._keepers[rank.process]) is None else replace(rank, launch=keeper) for rank in ranks
+            rank if (keeper := self._keepers[rank.process]) is None else with_fields(rank, launch=keeper)
+            for rank in ranks
         )
 
     def _keeper_of(self, rank: RankView, living: Mapping[ProcessId, _Launch]) -> ProcessId | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.jobs.launches import LaunchSummary
@@ -40,7 +40,7 @@ def with_possible_times(summary: NodeSummary, now_unix_s: float) -> NodeSummary:
         began_s = possible(one.started_unix_s)
         return one if began_s == one.started_unix_s else replace(one, started_unix_s=began_s)
 
-    found = {
+    found: dict[str, Any] = {
         "ranks": tuple(map(rank, summary.ranks)),
         "evidence": past(summary.evidence),
         "profiles": past(summary.profiles),
