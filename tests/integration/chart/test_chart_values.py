@@ -60,6 +60,7 @@ def nested(path: str, value: object) -> dict[str, Any]:
         ("settings.poll_period_s", "often"),
         ("policy.modes", "act"),
         ("policy.mode", "acts"),
+        ("commonLabels", {"app.kubernetes.io/name": "mine"}),
         ("publicUrl", "tidegauge.example.org"),
         ("cluster", ""),
         ("colour", "blue"),
