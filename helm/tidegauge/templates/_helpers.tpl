@@ -285,5 +285,8 @@ true
 {{- fail (printf "settings.%s is set by the chart itself: use the chart's own value for it (README.md)" $name) -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.settings.engine_tls (not .Values.settings.engine_tls_cert_file) -}}
+{{- fail "settings.engine_tls: agents call the address of the Service, which the certificate that the head makes for itself does not name (docs/kubernetes.md)" -}}
+{{- end -}}
 {{- merge $ours .Values.settings | toYaml -}}
 {{- end -}}

@@ -84,6 +84,7 @@ def test_a_bad_value_is_refused_by_name(path: str, value: object) -> None:
         (with_registry(injection={"certificates": {"mode": "secret"}}), "set secretName"),
         (with_registry(settings={"api_port": 80}), "settings.api_port is set by the chart itself"),
         (with_registry(settings={"state_dir": "/tmp"}), "settings.state_dir is set by the chart itself"),
+        (with_registry(settings={"engine_tls": True}), "settings.engine_tls: agents call the address of the Service"),
         (with_registry(policy="mode: [act"), "policy is not a YAML mapping: .*line 1"),
         (with_registry(policy="- act\n"), "policy is not a YAML mapping"),
         (with_registry(webAccess={"certificateSecret": "tls"}), "set webAccess.existingSecret to a Secret"),
