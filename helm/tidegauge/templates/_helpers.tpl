@@ -35,6 +35,9 @@ app.kubernetes.io/component: {{ .component }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- /* dict "root" . "image" VALUES "key" WHERE: registry/repository:tag, or @digest. */ -}}
@@ -280,6 +283,9 @@ true
 {{- if or (hasKey $ours $name) (has $name (list "state_dir" "hostname" "policy_file" "opener_socket" "kubernetes_pod_resources" "run_dir" "public_url" "grafana_url" "kubernetes_namespaces" "kubernetes_shared_gpu_replicas")) -}}
 {{- fail (printf "settings.%s is set by the chart itself: use the chart's own value for it (README.md)" $name) -}}
 {{- end -}}
+{{- end -}}
+{{- if and .Values.settings.engine_tls (not .Values.settings.engine_tls_cert_file) -}}
+{{- fail "settings.engine_tls: agents call the address of the Service, which the certificate that the head makes for itself does not name (docs/kubernetes.md)" -}}
 {{- end -}}
 {{- merge $ours .Values.settings | toYaml -}}
 {{- end -}}

@@ -15,7 +15,7 @@ import yaml
 import tidegauge
 from integration.chart.checks import problems
 from integration.chart.pods import pods_in
-from integration.chart.rendering import CHART, NAMESPACE, ROOT, Rendered, render, values_of, with_registry
+from integration.chart.rendering import CHART, NAMESPACE, RELEASE, ROOT, Rendered, render, values_of, with_registry
 from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
 from tidegauge.settings import Settings
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options, parse_options
@@ -235,6 +235,27 @@ def test_no_scrape_may_take_longer_than_the_time_to_the_next(interval: str, time
         for endpoint in thing["spec"].get("podMetricsEndpoints", thing["spec"].get("endpoints"))
     }
     assert found == {timeout}
+
+
+def test_a_sites_own_labels_and_objects_are_part_of_the_release(least: Rendered) -> None:
+    own = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "{{ .Release.Name }}-site"},
+        "data": {"a": "b"},
+    }
+    rendered = render(with_registry(commonLabels={"team": "gpu"}, extraObjects=[own], revisionHistoryLimit=2))
+    assert problems(rendered.objects, "1.33") == []
+    ours = [thing for thing in rendered.objects if thing["metadata"]["name"] != f"{RELEASE}-site"]
+    assert len(ours) == len(rendered.objects) - 1 == len(least.objects)
+    labels = [thing["metadata"]["labels"] for thing in ours]
+    labels += [pod.labels for pod in pods_in(ours) if not pod.owner.startswith("Pod/")]
+    assert {one.get("team") for one in labels} == {"gpu"}
+    kinds = ("DaemonSet", "StatefulSet", "Deployment")
+    assert {rendered.one(kind)["spec"]["revisionHistoryLimit"] for kind in kinds} == {2}
+    for kind in kinds:
+        selector = rendered.one(kind)["spec"]["selector"]
+        assert selector == least.one(kind)["spec"]["selector"], "which cannot be changed"
 
 
 def test_one_controller_keeps_no_node_from_being_drained(least: Rendered) -> None:
