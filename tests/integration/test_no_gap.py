@@ -1,7 +1,7 @@
 """A node's ``/metrics`` has no gap while Ray or the head is away, on real Ray: an agent beside the engine stands in.
 
-One node that has joined a head is scraped twice a second all the time, with a rank that leaks; the tests of the module
-run in this order.
+One node that has joined a head is scraped twice a second all the time, with a rank that leaks, while ten processes of
+others take the processors; the tests of the module run in this order.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ HEAD_ADDRESS, NODE_ADDRESS, LATE_ADDRESS = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 HEAD_PORT = "6399"
 SCRAPE_EVERY_S = 0.5
 MAX_GAP_S = 10.0
-"""Two scrapes of 5 s, on a machine that is not overloaded."""
+"""Two scrapes of 5 s."""
+BUSY = 10
+"""Processes of others, each in a session of its own as jobs are, while agents, Ray and the head are killed."""
 IMPORT = "import tidegauge.cluster.ray_service.stand_in, tidegauge_exporter.metrics.server"
 NOTICED_S, STARTS = 4.0, 3.0
-"""Elsewhere: until somebody is missed, and so many times what it takes to import the agent (`allowed_gap_s`)."""
-LINKED_WITHIN_S = 60.0
+"""For `down` and `up`: so many times what it takes to import the agent (`gap_of_an_upgrade_s`)."""
+LINKED_WITHIN_S = 150.0
 STEP_S = 0.1
 """The agent reads every one."""
 SERIES = re.compile(r"^(tidegauge_\w+)(?:\{[^}]*\})? ([0-9.e+]+)$", re.MULTILINE)
@@ -159,8 +161,29 @@ def node(head: Service, rank: LivingRank) -> Iterator[Service]:
         service.close()
 
 
+class OtherWork:
+    """Processes that take all that they get of the processors."""
+
+    def __init__(self) -> None:
+        spin = [sys.executable, "-c", "while True: pass"]
+        self._processes = [subprocess.Popen(spin, start_new_session=True) for _ in range(BUSY)]
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
 @pytest.fixture(scope="module")
-def scraper(node: Service) -> Iterator[Scraper]:
+def other_work(node: Service) -> Iterator[OtherWork]:
+    """From when the node is up."""
+    other_work = OtherWork()
+    yield other_work
+    other_work.end()
+
+
+@pytest.fixture(scope="module")
+def scraper(node: Service, other_work: OtherWork) -> Iterator[Scraper]:
     address = read_address(node.files.agent)
     assert address is not None
     scraper = Scraper(address)
@@ -205,17 +228,17 @@ def linked_again(head: Service, node: Service, *, but: PlaceHolder | None) -> Ca
     return is_so
 
 
-def allowed_gap_s() -> float:
-    """Now, on this machine: what others take of its processors makes every start longer."""
+def gap_of_an_upgrade_s() -> float:
+    """Allowed now, on this machine: it starts three Pythons, one after the other."""
     began_s = time.monotonic()
     subprocess.run([sys.executable, "-c", IMPORT], check=True)
     return max(MAX_GAP_S, NOTICED_S + STARTS * (time.monotonic() - began_s))
 
 
-def assert_no_gap(scraper: Scraper, since_s: float) -> None:
-    gap_s, allowed_s = scraper.longest_gap_s(since_s), allowed_gap_s()
-    print(f"longest gap: {gap_s:.1f} s of {allowed_s:.1f} s")
-    assert gap_s <= allowed_s
+def assert_no_gap(scraper: Scraper, since_s: float, *, within_s: float = MAX_GAP_S) -> None:
+    gap_s = scraper.longest_gap_s(since_s)
+    print(f"longest gap: {gap_s:.1f} s, linked after {time.monotonic() - since_s:.0f} s, load {os.getloadavg()[0]:.0f}")
+    assert gap_s <= within_s
     scrapes = scraper.good_since(since_s)
     assert {one.values["tidegauge_rank_leak_state"] for one in scrapes} == {2.0}
     for name in COUNTERS:
@@ -249,13 +272,13 @@ def test_raylet_that_is_killed_leaves_no_gap(head: Service, node: Service, scrap
     before = holder(node)
     since_s = time.monotonic()
     os.kill(node.pid_of("raylet"), signal.SIGKILL)
-    eventually(linked_again(head, node, but=before), "an agent of the engine's is linked", within_s=150)
+    eventually(linked_again(head, node, but=before), "an agent of the engine's is linked", within_s=LINKED_WITHIN_S)
     assert_no_gap(scraper, since_s)
     assert_onset_known(head, rank)
 
 
 def test_node_without_engine_and_head_goes_on_until_both_are_back(
-    head: Service, node: Service, scraper: Scraper, rank: LivingRank
+    head: Service, node: Service, scraper: Scraper, rank: LivingRank, other_work: OtherWork
 ) -> None:
     since_s = time.monotonic()
     head.kill()
@@ -270,6 +293,7 @@ def test_node_without_engine_and_head_goes_on_until_both_are_back(
     eventually(
         lambda: scraper.scrapes[-1].values.get("tidegauge_rank_steps_total", 0) > steps + 100, "it goes on reading"
     )
+    other_work.end()  # how long a head takes to start is nothing of the node's
     head.up("--node-address", HEAD_ADDRESS)
     back_s = time.monotonic()
     eventually(linked_again(head, node, but=None), "the node is linked again", within_s=LINKED_WITHIN_S)
@@ -287,7 +311,7 @@ def test_upgrade_of_a_node_keeps_verdict_and_counters(
     node.up("--join", f"{HEAD_ADDRESS}:{HEAD_PORT}", "--token-file", str(head.files.token),
             "--node-address", NODE_ADDRESS)  # fmt: skip
     eventually(linked_again(head, node, but=None), "the node is linked again", within_s=LINKED_WITHIN_S)
-    assert_no_gap(scraper, since_s)
+    assert_no_gap(scraper, since_s, within_s=gap_of_an_upgrade_s())
     assert_onset_known(head, rank)
 
 
