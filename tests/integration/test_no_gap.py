@@ -174,9 +174,16 @@ class OtherWork:
             process.wait()
 
 
+def one_waits(service: Service) -> bool:
+    """Whether a process of the service is blocked in flock(2), by proc_locks(5)."""
+    blocked = [line.split()[5] for line in Path("/proc/locks").read_text().splitlines() if "-> FLOCK" in line]
+    return any(str(stat.process.pid) in blocked for stat in service.processes())
+
+
 @pytest.fixture(scope="module")
 def other_work(node: Service) -> Iterator[OtherWork]:
-    """From when the node is up."""
+    """From when the node is up, and not for the first seconds only."""
+    eventually(lambda: one_waits(node), "an agent waits beside the engine")
     other_work = OtherWork()
     yield other_work
     other_work.end()
