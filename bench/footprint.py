@@ -32,7 +32,7 @@ TARGET_PRIVATE_MIB = 150.0
 SETTLE_S = 10.0
 """After the start: imports, first polls, Ray's own start-up work."""
 WRITER = Path(__file__).parent / "agent_cost.py"
-NODE_PROCESSES = ("supervisor", "raylet", "RuntimeEnvAgent", "AgentActor")
+NODE_PROCESSES = ("supervisor", "stand_in", "raylet", "RuntimeEnvAgent", "AgentActor")
 """What runs on every node; the others run on the head alone."""
 
 
@@ -59,8 +59,8 @@ def name_of(pid: int) -> str:
     if command[0].startswith("ray::"):
         return command[0][len("ray::") :].partition(".")[0]
     for part in command:
-        if part == "tidegauge.cluster.ray_service.supervisor":
-            return "supervisor"
+        if part.startswith("tidegauge.cluster.ray_service."):
+            return part.rpartition(".")[2]
         if part.endswith("dashboard.py"):
             return "dashboard"
     return Path(command[0]).name

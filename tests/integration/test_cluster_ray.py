@@ -311,7 +311,8 @@ def test_down_leaves_no_process_and_no_file_but_token_logs_and_incidents(head: S
     left = {name for name in left if not re.fullmatch(r"\.clock\.json-\w+", name)}
     # SQLite's own two are there if the coordinator was ended with the database open.
     assert sorted(left - {"tidegauge.db-wal", "tidegauge.db-shm"}) == [
-        "agent", "agent.lock", "clock.json", "evidence", "lock", "logs", "node.json", "tidegauge.db", "token",
+        "agent", "agent.lock", "agent.next", "clock.json", "evidence", "lock", "logs", "node.json", "tidegauge.db",
+        "token",
     ]  # fmt: skip
     assert head.call("down").code == 0
     assert head.call("status").code == 3

@@ -1,7 +1,7 @@
 """A node's ``/metrics`` has no gap while Ray or the head is away, on real Ray: an agent beside the engine stands in.
 
-One node that has joined a head is scraped twice a second all the time, with a rank that leaks; the tests of the module
-run in this order.
+One node that has joined a head is scraped twice a second all the time, with a rank that leaks, while ten processes of
+others take the processors; the tests of the module run in this order.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ HEAD_ADDRESS, NODE_ADDRESS, LATE_ADDRESS = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 HEAD_PORT = "6399"
 SCRAPE_EVERY_S = 0.5
 MAX_GAP_S = 10.0
-"""Two scrapes of 5 s, on a machine that is not overloaded."""
+"""Two scrapes of 5 s."""
+BUSY = 10
+"""Processes of others, each in a session of its own as jobs are, while agents, Ray and the head are killed."""
 IMPORT = "import tidegauge.cluster.ray_service.stand_in, tidegauge_exporter.metrics.server"
 NOTICED_S, STARTS = 4.0, 3.0
-"""Elsewhere: until somebody is missed, and so many times what it takes to import the agent (`allowed_gap_s`)."""
-LINKED_WITHIN_S = 60.0
+"""For `down` and `up`: so many times what it takes to import the agent (`gap_of_an_upgrade_s`)."""
 LINKED_S, LINK_STARTS = 30.0, 20.0
 """Until a node is linked again; elsewhere so many times what it takes to import the agent: 60 s where that takes 3 s
 (`assert_linked_in_time`)."""
@@ -169,8 +170,36 @@ def node(head: Service, rank: LivingRank) -> Iterator[Service]:
         service.close()
 
 
+class OtherWork:
+    """Processes that take all that they get of the processors."""
+
+    def __init__(self) -> None:
+        spin = [sys.executable, "-c", "while True: pass"]
+        self._processes = [subprocess.Popen(spin, start_new_session=True) for _ in range(BUSY)]
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+def one_waits(service: Service) -> bool:
+    """Whether a process of the service is blocked in flock(2), by proc_locks(5)."""
+    blocked = [line.split()[5] for line in Path("/proc/locks").read_text().splitlines() if "-> FLOCK" in line]
+    return any(str(stat.process.pid) in blocked for stat in service.processes())
+
+
 @pytest.fixture(scope="module")
-def scraper(node: Service) -> Iterator[Scraper]:
+def other_work(node: Service) -> Iterator[OtherWork]:
+    """From when the node is up, and not for the first seconds only."""
+    eventually(lambda: one_waits(node), "an agent waits beside the engine")
+    other_work = OtherWork()
+    yield other_work
+    other_work.end()
+
+
+@pytest.fixture(scope="module")
+def scraper(node: Service, other_work: OtherWork) -> Iterator[Scraper]:
     address = read_address(node.files.agent)
     assert address is not None
     scraper = Scraper(address)
@@ -215,17 +244,17 @@ def linked_again(head: Service, node: Service, *, but: PlaceHolder | None) -> Ca
     return is_so
 
 
-def allowed_gap_s() -> float:
-    """Now, on this machine: what others take of its processors makes every start longer."""
+def gap_of_an_upgrade_s() -> float:
+    """Allowed now, on this machine: it starts three Pythons, one after the other."""
     began_s = time.monotonic()
     subprocess.run([sys.executable, "-c", IMPORT], check=True)
     return max(MAX_GAP_S, NOTICED_S + STARTS * (time.monotonic() - began_s))
 
 
-def assert_no_gap(scraper: Scraper, since_s: float) -> None:
-    gap_s, allowed_s = scraper.longest_gap_s(since_s), allowed_gap_s()
-    print(f"longest gap: {gap_s:.1f} s of {allowed_s:.1f} s")
-    assert gap_s <= allowed_s
+def assert_no_gap(scraper: Scraper, since_s: float, *, within_s: float = MAX_GAP_S) -> None:
+    gap_s = scraper.longest_gap_s(since_s)
+    print(f"longest gap: {gap_s:.1f} s, linked after {time.monotonic() - since_s:.0f} s, load {os.getloadavg()[0]:.0f}")
+    assert gap_s <= within_s
     scrapes = scraper.good_since(since_s)
     assert {one.values["tidegauge_rank_leak_state"] for one in scrapes} == {2.0}
     for name in COUNTERS:
@@ -247,7 +276,7 @@ def test_agent_that_is_killed_leaves_no_gap(head: Service, node: Service, scrape
     assert before is not None
     since_s = time.monotonic()
     os.kill(before.process.pid, signal.SIGKILL)
-    eventually(linked_again(head, node, but=before), "an agent of the engine's is linked", within_s=LINKED_WITHIN_S)
+    eventually(linked_again(head, node, but=before), "an agent of the engine's is linked", within_s=LINKED_AT_ALL_WITHIN_S)
     assert_no_gap(scraper, since_s)
     assert_onset_known(head, rank)
 
@@ -259,7 +288,7 @@ def test_agent_that_is_stopped_is_followed_without_a_gap(
     assert before is not None
     since_s = time.monotonic()
     os.kill(before.process.pid, signal.SIGSTOP)
-    eventually(linked_again(head, node, but=before), "an agent of the engine's is linked", within_s=LINKED_WITHIN_S)
+    eventually(linked_again(head, node, but=before), "an agent of the engine's is linked", within_s=LINKED_AT_ALL_WITHIN_S)
     assert_no_gap(scraper, since_s)
     assert_onset_known(head, rank)
 
@@ -268,7 +297,7 @@ def test_raylet_that_is_killed_leaves_no_gap(head: Service, node: Service, scrap
     before = holder(node)
     since_s = time.monotonic()
     os.kill(node.pid_of("raylet"), signal.SIGKILL)
-    eventually(linked_again(head, node, but=before), "an agent of the engine's is linked", within_s=150)
+    eventually(linked_again(head, node, but=before), "an agent of the engine's is linked", within_s=LINKED_AT_ALL_WITHIN_S)
     assert_no_gap(scraper, since_s)
     assert_onset_known(head, rank)
 
@@ -308,7 +337,7 @@ def test_gcs_that_is_killed_leaves_no_gap(head: Service, node: Service, scraper:
 
 
 def test_node_without_engine_and_head_goes_on_until_both_are_back(
-    head: Service, node: Service, scraper: Scraper, rank: LivingRank
+    head: Service, node: Service, scraper: Scraper, rank: LivingRank, other_work: OtherWork
 ) -> None:
     """Evidence that a rank leaves meanwhile is the head's afterwards."""
     since_s = time.monotonic()
@@ -330,6 +359,7 @@ def test_node_without_engine_and_head_goes_on_until_both_are_back(
     )
     leave_window(rank.folder, rank.process)
     eventually(lambda: list((node.files.root / "evidence").glob("*.evidence")), "evidence waits for the head")
+    other_work.end()  # how long a head takes to start is nothing of the node's
     head.up("--node-address", HEAD_ADDRESS)
     back_s = time.monotonic()
     eventually(linked_again(head, node, but=None), "the node is linked again", within_s=LINKED_AT_ALL_WITHIN_S)
@@ -348,8 +378,8 @@ def test_upgrade_of_a_node_keeps_verdict_and_counters(
     assert node.call("down").code == 0
     node.up("--join", f"{HEAD_ADDRESS}:{HEAD_PORT}", "--token-file", str(head.files.token),
             "--node-address", NODE_ADDRESS)  # fmt: skip
-    eventually(linked_again(head, node, but=None), "the node is linked again", within_s=LINKED_WITHIN_S)
-    assert_no_gap(scraper, since_s)
+    eventually(linked_again(head, node, but=None), "the node is linked again", within_s=LINKED_AT_ALL_WITHIN_S)
+    assert_no_gap(scraper, since_s, within_s=gap_of_an_upgrade_s())
     assert_onset_known(head, rank)
 
 
@@ -376,7 +406,7 @@ def test_node_whose_head_was_never_there_serves_metrics_and_joins_it_later(head:
         first = read_address(late.files.agent)
         assert late.record.phase != "failed"
         head.up("--node-address", HEAD_ADDRESS)
-        eventually(lambda: is_linked(head, LATE_ADDRESS), "the node has joined", within_s=LINKED_WITHIN_S)
+        eventually(lambda: is_linked(head, LATE_ADDRESS), "the node has joined", within_s=LINKED_AT_ALL_WITHIN_S)
         assert read_address(late.files.agent) == first
         process.terminate()
         assert process.wait(90) == 0

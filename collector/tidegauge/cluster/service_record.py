@@ -8,6 +8,7 @@
 ``agent.json``      address of this node's ``/metrics``: written by the node agent each time it starts
 ``agent/``          what a restarted node agent must know (``agent.agent_state``): written by the agent; stays
 ``agent.lock``      held (flock) by the node agent at work, which says in it who it is; stays
+``agent.next``      held (flock) by an agent of the engine's while it asks for the other; stays
 ``token``           the cluster's shared secret, 0600; stays
 ``tls/``            this node's certificates for the engine, 0600: written by ``up`` with ``engine_tls``; stays
 ``actions.json``    whether actions are paused (head only): written by ``policy pause`` and ``resume``; stays

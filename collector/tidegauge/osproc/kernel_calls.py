@@ -1,4 +1,5 @@
-"""Kernel calls that the standard library lacks: adopting orphans (prctl(2)), reading signals from a file (signalfd(2)).
+"""Kernel calls that the standard library lacks: adopting orphans and ending with one's parent (prctl(2)), reading
+signals from a file (signalfd(2)).
 
 Some Pythons lack ``ctypes``, and a sandbox may forbid a call: every caller must work without it.
 """
@@ -11,7 +12,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _SFD_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK  # SFD_CLOEXEC and SFD_NONBLOCK are these on Linux
 _SIGINFO = struct.Struct("=Iiii112x")
 """``ssi_signo, ssi_errno, ssi_code, ssi_pid`` of ``struct signalfd_siginfo``; the rest is not used."""
@@ -19,11 +20,21 @@ _SIGINFO = struct.Struct("=Iiii112x")
 
 def become_subreaper() -> None:
     """Adopt orphaned descendants, which else become children of init. Raises ``OSError``, ``ImportError``."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent(number: int) -> None:
+    """Have the kernel send this signal when the thread that started this process ends; 0: none any more. Raises
+    ``OSError``, ``ImportError``."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _prctl(option: int, value: int) -> None:
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
 
 
 class Arrived(NamedTuple):

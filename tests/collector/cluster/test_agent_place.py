@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
 from tidegauge.cluster.ray_service.agent_place import (
     END_GRACE_S,
+    LEAVE_S,
     AgentKind,
     AgentPlace,
     PlaceHolder,
@@ -164,6 +166,59 @@ def test_place_whose_file_says_nothing_of_use_is_taken_all_the_same(tmp_path: Pa
     assert place.take()
     assert place.last_port is None
     place.release()
+
+
+def test_stand_in_that_waits_has_the_place_when_the_holder_is_killed(holders: Holders) -> None:
+    held = holders.start()
+    Timer(0.2, held.kill).start()
+    place = AgentPlace(holders.path, AgentKind.STAND_IN)
+    place.wait()
+    assert place.last_port == 9401
+    assert look_at_place(holders.path).holder == PlaceHolder(me(), AgentKind.STAND_IN, 9401)
+    place.release()
+
+
+def test_stand_in_that_waits_leaves_the_place_to_an_agent_of_the_engines(tmp_path: Path) -> None:
+    path, asked = tmp_path / "agent.lock", []
+    before = AgentPlace(path, AgentKind.STAND_IN)
+    assert before.take()
+    clock = Waits()
+
+    def sleep(seconds: float) -> None:
+        """The engine's agent has asked; the holder ends, and the other stand-in is the first to see it."""
+        asked.append(seconds)
+        if len(asked) == 1:
+            before.release()
+            AgentPlace(path, AgentKind.STAND_IN, monotonic_s=clock.monotonic_s, sleep=leaves).wait()
+
+    def leaves(seconds: float) -> None:
+        clock.sleep(seconds)
+        raise InterruptedError
+
+    engine = AgentPlace(path, AgentKind.ENGINE, sleep=sleep)
+    with pytest.raises(InterruptedError):
+        engine.take_over()
+    assert not look_at_place(path).is_held
+    assert engine.take()
+    engine.release()
+
+
+def test_stand_in_takes_the_place_after_all_where_the_engines_agent_only_wants_it(tmp_path: Path) -> None:
+    path, clock = tmp_path / "agent.lock", Waits()
+    before = AgentPlace(path, AgentKind.STAND_IN)
+    assert before.take()
+    waits = AgentPlace(path, AgentKind.STAND_IN, monotonic_s=clock.monotonic_s, sleep=clock.sleep)
+
+    def stopped(_: float) -> None:
+        before.release()
+        waits.wait()
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        AgentPlace(path, AgentKind.ENGINE, sleep=stopped).take_over()
+    assert LEAVE_S <= clock.now_s < LEAVE_S + 1
+    assert look_at_place(path).is_held
+    waits.release()
 
 
 def test_file_that_cannot_be_made_is_tried_again_and_said_once(

@@ -1,8 +1,9 @@
-"""The agent beside the engine, as a real process: it serves, keeps out of a taken place, and ends when it is asked."""
+"""The agent beside the engine, as a real process: it waits for the place, serves, and ends when it is asked."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,9 +16,33 @@ import pytest
 from fake_node import FakeClock, FakeRank
 from tidegauge.cluster.ray_service.agent_place import AgentKind, AgentPlace, look_at_place
 from tidegauge.cluster.service_record import NodeSpec, StateFiles, prepare_state_dir, read_address, write_spec
-from tidegauge.osproc.processes import identity_of
+from tidegauge.core.ids import ProcessId
+from tidegauge.osproc.processes import identity_of, is_alive, send_signal
 from tidegauge.settings import Settings
 from waiting import PATIENCE_S, eventually
+
+STAND_IN = ("-m", "tidegauge.cluster.ray_service.stand_in")
+PARENT = """
+import sys
+from subprocess import DEVNULL, Popen
+print(Popen([sys.executable, *sys.argv[1:]], stdin=DEVNULL, stdout=DEVNULL).pid, flush=True)
+sys.stdin.read()
+"""
+SAYS_WHAT_IT_IMPORTS_AFTER_WAITING = """
+import sys
+from tidegauge.cluster.ray_service import agent_place, stand_in
+wait = agent_place.AgentPlace.wait
+def wait_and_listen(place):
+    wait(place)
+    sys.addaudithook(lambda event, about: event == "import" and print(about[0], flush=True))
+agent_place.AgentPlace.wait = wait_and_listen
+sys.exit(stand_in.main(sys.argv))
+"""
+
+
+def waits_for_a_lock(pid: int) -> bool:
+    """Whether it is blocked in flock(2), by proc_locks(5)."""
+    return any(f" {pid} " in line and "->" in line for line in Path("/proc/locks").read_text().splitlines())
 
 
 class Site:
@@ -41,11 +66,21 @@ class Site:
         self.rank = FakeRank(root / "run", FakeClock(now_s - 1.0, time.time() - now_s), process=process)
         self.rank.record(step=0)
         self._started: list[subprocess.Popen[bytes]] = []
+        self._below: list[ProcessId] = []
 
-    def start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tidegauge.cluster.ray_service.stand_in", str(self.files.node)]
-        self._started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
+    def start(self, *program: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, *(program or STAND_IN), str(self.files.node)]
+        self._started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         return self._started[-1]
+
+    def start_below_another(self) -> tuple[ProcessId, subprocess.Popen[bytes]]:
+        """A stand-in, and its parent, which ends with its standard input."""
+        parent = self.start("-c", PARENT, *STAND_IN)
+        assert parent.stdout is not None
+        child = identity_of(int(parent.stdout.readline()))
+        assert child is not None
+        self._below.append(child)
+        return child, parent
 
     def page(self) -> str:
         address = eventually(lambda: read_address(self.files.agent))
@@ -53,9 +88,11 @@ class Site:
             return str(answer.read().decode())
 
     def close(self) -> None:
+        for below in self._below:
+            send_signal(below, signal.SIGKILL)
         for one in self._started:
             one.kill()
-            one.wait()
+            one.communicate()
 
 
 @pytest.fixture
@@ -75,12 +112,41 @@ def test_stand_in_serves_the_nodes_ranks_and_says_that_it_is_at_work(site: Site)
     assert (state.holder.process.pid, state.holder.kind) == (stand_in.pid, AgentKind.STAND_IN)
 
 
-def test_stand_in_keeps_out_of_a_place_that_is_taken(site: Site) -> None:
+def test_one_that_waits_is_at_work_as_soon_as_the_place_is_free(site: Site) -> None:
     place = AgentPlace(site.files.agent_place, AgentKind.ENGINE)
     assert place.take()
-    assert site.start().wait(PATIENCE_S) == 0
+    waiting = site.start()
+    eventually(lambda: waits_for_a_lock(waiting.pid))
     assert read_address(site.files.agent) is None
     place.release()
+    assert "tidegauge_rank_allocated_bytes{" in site.page()
+    state = look_at_place(site.files.agent_place)
+    assert state.holder is not None
+    assert state.holder.process.pid == waiting.pid
+
+
+def test_one_that_waits_has_imported_what_its_first_page_needs(site: Site) -> None:
+    """Imports are most of a start, and on a busy machine they take ten times as long."""
+    started = site.start("-c", SAYS_WHAT_IT_IMPORTS_AFTER_WAITING)
+    site.page()
+    started.terminate()
+    out, _ = started.communicate(timeout=PATIENCE_S)
+    assert out.decode().split() == []
+
+
+def test_one_that_waits_ends_with_its_supervisor_and_one_at_work_does_not(site: Site) -> None:
+    place = AgentPlace(site.files.agent_place, AgentKind.ENGINE)
+    assert place.take()
+    waiting, supervisor = site.start_below_another()
+    eventually(lambda: waits_for_a_lock(waiting.pid))
+    supervisor.communicate()
+    eventually(lambda: not is_alive(waiting))
+    place.release()
+    at_work, supervisor = site.start_below_another()
+    site.page()
+    supervisor.communicate()
+    assert "tidegauge_rank_allocated_bytes{" in site.page()
+    assert is_alive(at_work)
 
 
 def test_stand_in_that_is_asked_to_end_leaves_its_state_and_its_port_to_the_next(site: Site) -> None:

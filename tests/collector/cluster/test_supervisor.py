@@ -45,10 +45,10 @@ STAND_IN = """
 import signal, sys
 from pathlib import Path
 from tidegauge.cluster.ray_service.agent_place import AgentKind, AgentPlace
-if AgentPlace(Path(sys.argv[1]), AgentKind.STAND_IN).take():
-    signal.pause()
+AgentPlace(Path(sys.argv[1]), AgentKind.STAND_IN).wait()
+signal.pause()
 """
-"""An agent that only takes the place."""
+"""An agent that only waits for the place."""
 
 WITHIN_S = 60.0
 CORRUPTED = (
@@ -322,6 +322,22 @@ def test_agent_beside_the_engine_that_is_stopped_is_followed_by_another(node: No
     send_signal(first, signal.SIGSTOP)
     node.until(lambda: node.holder() not in (None, first))
     assert not is_alive(first)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_agent_that_waits_beside_the_engine_is_replaced_when_it_is_gone_or_stopped(node: Node, number: int) -> None:
+    node.supervise(node.engine, stand_in=STAND_IN)
+
+    def waiting() -> list[ProcessId]:
+        assert node.supervisor is not None
+        beside = [s for s in descendants(node.supervisor.pid) if s.name.startswith("python") and not s.ended]
+        return [s.process for s in beside if node.holder() and s.process != node.holder()]
+
+    node.until(lambda: node.phase == "running" and waiting())
+    holder, (first,) = node.holder(), waiting()
+    send_signal(first, number)
+    node.until(lambda: waiting() not in ([], [first]))
+    assert node.holder() == holder
 
 
 def test_engines_agent_takes_the_place_and_the_supervisor_leaves_it_there(node: Node) -> None:

@@ -34,6 +34,16 @@ print(os.getpid(), child.pid, flush=True)
 time.sleep(600)
 """
 
+THREADS = """
+import os, threading
+from tidegauge.osproc.processes import let_training_go_first
+over = threading.Event()
+threading.Thread(target=over.wait).start()
+let_training_go_first()
+print(*(os.getpriority(os.PRIO_PROCESS, int(task)) for task in os.listdir("/proc/self/task")))
+over.set()
+"""
+
 
 class Family:
     """A parent in a session of its own, and its child."""
@@ -124,3 +134,8 @@ def test_a_name_with_brackets_and_spaces_is_read_right() -> None:
 
 def test_no_process_has_no_stat() -> None:
     assert stat_of(2**22 + 1) is None
+
+
+def test_training_goes_before_every_thread_of_a_process_that_lets_it() -> None:
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["15", "15"]

@@ -1,7 +1,7 @@
 """The place of a node's agent, a locked file: who holds it is the one agent at work on the node.
 
 The kernel gives the lock (flock(2)) back when its holder ends, whatever ended it. An agent in the engine takes the
-place from whoever has it; a stand-in takes it only while nobody has.
+place from whoever has it; a stand-in waits for it in the kernel, and leaves it to one of the engine's that wants it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 END_GRACE_S = 5.0
 """Between SIGTERM and SIGKILL to the holder that the engine's agent follows."""
 ASK_AGAIN_S = 0.05
+LEAVE_S = 5.0
+"""For so long a stand-in leaves a free place to an agent of the engine's: one that was stopped must not keep it
+empty."""
 BEAT_EVERY_S = 1.0
 MAX_BYTES = 4096
 
@@ -84,6 +87,8 @@ class AgentPlace:
         me = identity_of(os.getpid())
         assert me is not None
         self._path = path
+        self._wish = path.with_suffix(".next")
+        """Locked, for sharing, by agents of the engine's that want the place."""
         self._me = me
         self._kind = kind
         self._monotonic_s = monotonic_s
@@ -98,27 +103,73 @@ class AgentPlace:
         """Take the place if nobody has it; whether this process has it now. Raises ``OSError``."""
         if self._handle is not None:
             return True
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = self._open()
         if not _locks(handle, fcntl.LOCK_EX):
             os.close(handle)
             return False
-        before = _read(handle)
-        self.last_port = None if before is None else before.port
-        self._handle = handle
-        self._say(self.last_port)
+        self._has_locked(handle)
         return True
+
+    def wait(self) -> None:
+        """Take the place as soon as nobody has it and no agent of the engine's wants it. Raises ``OSError``."""
+        handle = self._open()
+        free_s: float | None = None
+        while True:
+            if not _locks(handle, fcntl.LOCK_EX):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                free_s = None
+            now_s = self._monotonic_s()
+            free_s = now_s if free_s is None else free_s
+            if not self._is_wished() or now_s - free_s >= LEAVE_S:
+                break
+            fcntl.flock(handle, fcntl.LOCK_UN)
+            self._sleep(ASK_AGAIN_S)
+        self._has_locked(handle)
 
     def take_over(self) -> None:
         """Take the place; a holder is asked to end, and killed where it does not. Returns when this process has it: on
         a full disk, where the file cannot be made, when there is room again."""
         asked: dict[ProcessId, float] = {}
-        while not self._takes():
-            holder = look_at_place(self._path).holder
-            if holder is not None and holder.process != self._me:
-                since_s = asked.setdefault(holder.process, self._monotonic_s())
-                is_patient = self._monotonic_s() - since_s < END_GRACE_S
-                send_signal(holder.process, signal.SIGTERM if is_patient else signal.SIGKILL)
-            self._sleep(ASK_AGAIN_S)
+        with self._wishing():
+            while not self._takes():
+                holder = look_at_place(self._path).holder
+                if holder is not None and holder.process != self._me:
+                    since_s = asked.setdefault(holder.process, self._monotonic_s())
+                    is_patient = self._monotonic_s() - since_s < END_GRACE_S
+                    send_signal(holder.process, signal.SIGTERM if is_patient else signal.SIGKILL)
+                self._sleep(ASK_AGAIN_S)
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _has_locked(self, handle: int) -> None:
+        before = _read(handle)
+        self.last_port = None if before is None else before.port
+        self._handle = handle
+        self._say(self.last_port)
+
+    @contextlib.contextmanager
+    def _wishing(self) -> Iterator[None]:
+        try:
+            handle = os.open(self._wish, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:  # a full disk: a stand-in may come in between, and is asked to end like any other
+            yield
+            return
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(handle)
+
+    def _is_wished(self) -> bool:
+        try:
+            handle = os.open(self._wish, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return not _locks(handle, fcntl.LOCK_EX)
+        finally:
+            os.close(handle)
 
     def _takes(self) -> bool:
         try:

@@ -117,14 +117,25 @@ class AgentService:
 
 
 def open_agent_service(
-    spec: NodeSpec, files: StateFiles, *, node_id: str, reporter: Reporter, place: AgentPlace
+    spec: NodeSpec,
+    files: StateFiles,
+    *,
+    node_id: str,
+    reporter: Reporter,
+    place: AgentPlace,
+    take: Callable[[], None],
 ) -> AgentService:
-    """The agent of this node, wherever it is hosted. ``place`` must be held: it reads the state of the one before."""
+    """The agent of this node, wherever it is hosted. ``take`` returns when this process has ``place``: all that takes
+    time is done before, and the state is read after, when the one before has kept it."""
+    import encodings.idna  # noqa: F401 - the standard library's for the first address
+
+    import tidegauge.agent.nvml  # noqa: F401 - the first poll's
     from tidegauge.http.door_start import open_door
     from tidegauge_exporter.metrics.server import MetricsServer
     from tidegauge_exporter.metrics.service_discovery import advertised_address
 
     settings = Settings(**spec.settings)
+    take()
     door = open_door(settings, what="/metrics")
     return AgentService(
         open_node_agent(settings, state=AgentState(files.agent_state, boot_id=read_boot_id())), settings,

@@ -72,6 +72,10 @@ SURVIVE = {
     # What is larger than this goes through the object store, a sparse file in /dev/shm (Ray's own limit: 100 KB). On a
     # full /dev/shm that is a SIGBUS of the raylet, and a report with evidence has some 400 KB.
     "RAY_max_direct_call_object_size": "8388608",
+    # Ray's own is 15. With ten busy processes on two cores that is 1 % of a core: imports take minutes, and an agent
+    # that is killed holds its place for seconds more, until each of its threads has had a turn to end. Coordinator and
+    # notifier let training go first once they are at work; the agent takes too little to be in the way.
+    "RAY_worker_niceness": "0",
     # Ray hides GPUs from actors that ask for none; the agent needs none of them, but NVML's view must be whole.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }

@@ -27,6 +27,7 @@ from tidegauge.cluster.service_record import NodeSpec, StateFiles, announce, rea
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.incidents.actions import Decision
 from tidegauge.core.views import NodeSummary
+from tidegauge.osproc.processes import let_training_go_first
 from tidegauge.protocol.coding import decode, encode
 from tidegauge.protocol.messages import ReportReply
 from tidegauge.settings import Settings, comma_separated
@@ -161,6 +162,7 @@ class CoordinatorActor:
         )  # fmt: skip
         self._service.start()
         announce(files.api, self._service.url)
+        let_training_go_first()
 
     def report(self, node_id: str, message: bytes) -> bytes:
         """The only call from another node. Its name and its arguments are part of the protocol (docs/upgrade.md)."""
@@ -183,6 +185,7 @@ class NotifierActor:
         log_to(files.logs / "notifier.log")
         self._service = NotifierService(Settings(**spec.settings), files, os.environ, say=_say_to_coordinator)
         self._service.start()
+        let_training_go_first()
 
     def tell(self, decision: Decision) -> OwnerNotified:
         return self._service.tell(decision)
@@ -209,8 +212,9 @@ class AgentActor:
         spec, files = _this_node()
         log_to(files.logs / "agent.log")
         place = AgentPlace(files.agent_place, AgentKind.ENGINE)
-        place.take_over()
-        self._service = open_agent_service(spec, files, node_id=node_id, reporter=RayReporter(), place=place)
+        self._service = open_agent_service(
+            spec, files, node_id=node_id, reporter=RayReporter(), place=place, take=place.take_over
+        )
         self._service.start()
         announce(files.agent, self._service.metrics_address or "")
 

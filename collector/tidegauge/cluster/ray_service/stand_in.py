@@ -1,10 +1,8 @@
 """``python -m tidegauge.cluster.ray_service.stand_in NODE_JSON`` is the node's agent while the engine has none there.
 
-It serves ``/metrics`` at the same address, judges, collects evidence and keeps the agent's state; it is linked to no
-coordinator. It ends when the engine's agent asks for the place (SIGTERM), or when it finds the place taken.
-
-It is not nice, as the engine's actors are: mostly the engine is starting beside it, which takes what there is of the
-unit's processors for seconds, and scrapes would wait for that.
+It imports what an agent needs and waits for the place, so that its start costs no time when an agent is missed. Then it
+serves ``/metrics`` at the same address, judges, collects evidence and keeps the agent's state; it is linked to no
+coordinator. It ends when the engine's agent asks for the place (SIGTERM), and while it waits, with its supervisor.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from tidegauge.cluster.ray_service.agent_service import open_agent_service
 from tidegauge.cluster.ray_service.service_logs import log_to
 from tidegauge.cluster.service_record import RecordError, StateFiles, announce, read_spec
 from tidegauge.core.views import NodeSummary
+from tidegauge.osproc.kernel_calls import end_with_parent
 from tidegauge.protocol.messages import ReportReply
 
 log = logging.getLogger("tidegauge.cluster.ray_service.stand_in")
@@ -42,13 +41,19 @@ def main(argv: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 3
     files = StateFiles(Path(spec.state_dir))
-    stops = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    with contextlib.suppress(OSError, ImportError):
+        end_with_parent(signal.SIGTERM)  # the next supervisor's may be of another release
     log_to(files.logs / "agent.log")
+    stops = {signal.SIGTERM, signal.SIGINT}
     place = AgentPlace(files.agent_place, AgentKind.STAND_IN)
-    if not place.take():
-        return 0
-    service = open_agent_service(spec, files, node_id="", reporter=NotLinked(), place=place)
+
+    def take() -> None:
+        place.wait()
+        signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+        with contextlib.suppress(OSError, ImportError):
+            end_with_parent(0)
+
+    service = open_agent_service(spec, files, node_id="", reporter=NotLinked(), place=place, take=take)
     service.start()
     announce(files.agent, service.metrics_address or "")
     log.info("at work beside the engine, not linked to the coordinator; /metrics is at %s", service.metrics_address)

@@ -123,7 +123,7 @@ class EngineCommands(NamedTuple):
     deploy: Sequence[str]
     """On a head, after ``start``: makes sure that the coordinator runs."""
     stand_in: Sequence[str] = ()
-    """Runs for as long as it is the node's agent, where the engine has none; empty: there is none either."""
+    """Waits until the engine has no agent, and is the node's agent until there is one; empty: there is none either."""
 
 
 class RestartPace(NamedTuple):
@@ -371,8 +371,7 @@ class Supervisor:
         until_s = time.monotonic() + AGENT_FIRST_S
         while self._commands.stand_in and time.monotonic() < until_s:
             self._sleep(AGENT_LOOK_S)
-            stand_in = self._agent_care.stand_in
-            if look_at_place(self._files.agent_place).is_held or stand_in is None or not is_alive(stand_in):
+            if look_at_place(self._files.agent_place).is_held or self._agent_care.spare is None:
                 return  # it is at work, or will not come
 
     def _start_stand_in(self) -> ProcessId:
@@ -392,8 +391,8 @@ class Supervisor:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
-            stand_in = None if with_stand_in else self._agent_care.stand_in
-            apart = set() if stand_in is None else {stand_in, *(stat.process for stat in descendants(stand_in.pid))}
+            beside = {self._agent_care.spare, self._agent_care.stand_in} - {None} if not with_stand_in else set()
+            apart = beside | {stat.process for one in beside if one for stat in descendants(one.pid)}
             return [stat for stat in descendants(os.getpid()) if stat.process not in apart]
 
         return end_processes(mine, grace_s=self._pace.end_grace_s, deadline_s=self._pace.end_deadline_s)
@@ -436,7 +435,8 @@ def _end_of(path: Path) -> str:
 def _open_log(path: Path) -> IO[str]:
     """The log file of a child; ``/dev/null`` on a disk that is too full for another file."""
     try:
-        return path.open("w")
+        path.write_bytes(b"")
+        return path.open("a")  # a stand-in may still write to it while the next one waits
     except OSError as error:
         log.warning("%s cannot be written: %s", path, error.strerror or error)
         return Path(os.devnull).open("w")
