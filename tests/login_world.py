@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from email.message import Message
 
 from tidegauge.http.munge import MungeRefusedError
-from tidegauge.http.namespace_rights import Wanted
+from tidegauge.http.namespace_rights import AccessRight
 from tidegauge.http.token_reviews import ReviewedUser, ReviewUnavailableError
 
 
@@ -59,11 +59,11 @@ class FakeReviewer:
 class FakeAccess:
     """``AccessReviewer`` with what each user may; while ``is_away`` it can say nothing."""
 
-    rights: dict[str, set[Wanted]] = field(default_factory=dict)
+    rights: dict[str, set[AccessRight]] = field(default_factory=dict)
     is_away: bool = False
-    asked: list[Wanted] = field(default_factory=list)
+    asked: list[AccessRight] = field(default_factory=list)
 
-    def may(self, user: ReviewedUser, wanted: Wanted) -> bool:
+    def may(self, user: ReviewedUser, wanted: AccessRight) -> bool:
         self.asked.append(wanted)
         if self.is_away:
             raise ReviewUnavailableError("away")

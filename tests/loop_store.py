@@ -155,7 +155,7 @@ class FakeAudit:
     def count(self, *, since_s: float, user_name: Owned | None = None) -> int:
         return len(self._since(since_s, user_name))
 
-    def _since(self, since_s: float, user_name: str | None) -> Sequence[DecisionRecord]:
+    def _since(self, since_s: float, user_name: Owned | None) -> Sequence[DecisionRecord]:
         found = [record for record in self.made if record.decision.decided_s >= since_s]
         return [record for record in found if user_name in (None, record.decision.incident.user_name)]
 

@@ -39,7 +39,7 @@ both."""
 METRICS_PATH = "/metrics"
 
 
-class Wanted(NamedTuple):
+class AccessRight(NamedTuple):
     """What somebody may or may not do: ``verb`` on ``jobs.batch`` in ``namespace`` (empty: in all), or on ``path``."""
 
     verb: str
@@ -47,17 +47,17 @@ class Wanted(NamedTuple):
     path: str = ""
 
 
-READ_ALL, READ_METRICS = Wanted(READ), Wanted("get", path=METRICS_PATH)
+READ_ALL, READ_METRICS = AccessRight(READ), AccessRight("get", path=METRICS_PATH)
 
 
 class AccessReviewer(Protocol):
     """Asks what a user may do. Thread-safe; every call ends within seconds."""
 
-    def may(self, user: ReviewedUser, wanted: Wanted) -> bool:
+    def may(self, user: ReviewedUser, wanted: AccessRight) -> bool:
         """Raises ``ReviewUnavailableError``."""
 
 
-_Asked = tuple[ReviewedUser, Wanted]
+_Asked = tuple[ReviewedUser, AccessRight]
 
 
 class AccessReviews:
@@ -76,12 +76,13 @@ class AccessReviews:
         self._lock = threading.Lock()
         self._workers = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="tidegauge-rights")
 
-    def answers(self, user: ReviewedUser, wanted: Iterable[Wanted]) -> Mapping[Wanted, bool]:
+    def answers(self, user: ReviewedUser, wanted: Iterable[AccessRight]) -> Mapping[AccessRight, bool]:
         """What is known within ``within_s``: what was asked for lately at once, the rest is asked side by side."""
         asked = [(user, one) for one in wanted]
         with self._lock:
             waited_for = [future for one in asked if (future := self._future(one)) is not None]
-        wait(waited_for, timeout=self._within_s)
+        for future in wait(waited_for, timeout=self._within_s).done:
+            future.result()  # raises what no reviewer should
         now_s = self._monotonic_s()
         with self._lock:
             return {one[1]: kept[0] for one in asked if (kept := self._kept.get(one)) is not None and now_s < kept[1]}
@@ -129,15 +130,15 @@ class RightsOfUser:
         return self._may(READ_METRICS)
 
     def may_change(self, namespace: str) -> bool:
-        return self._may(Wanted(CHANGE, namespace))
+        return self._may(AccessRight(CHANGE, namespace))
 
     def readable(self, namespaces: Collection[str]) -> tuple[frozenset[str], int]:
-        told = self._reviews.answers(self._user, [Wanted(READ, one) for one in namespaces])
+        told = self._reviews.answers(self._user, [AccessRight(READ, one) for one in namespaces])
         if namespaces and not told:
             raise RightsUnknownError(UNAVAILABLE)
         return frozenset(wanted.namespace for wanted, may in told.items() if may), len(namespaces) - len(told)
 
-    def _may(self, wanted: Wanted) -> bool:
+    def _may(self, wanted: AccessRight) -> bool:
         told = self._reviews.answers(self._user, [wanted]).get(wanted)
         if told is None:
             raise RightsUnknownError(UNAVAILABLE)

@@ -167,9 +167,48 @@ true
 {{- end -}}
 {{- end -}}
 
-{{- /* "true" where the head's pages ask for a name. */ -}}
+{{- /* "true" where the head takes tokens of this cluster. */ -}}
+{{- define "tidegauge.kubernetesLogin" -}}
+{{- if and .Values.webAccess.kubernetesLogin (not .Values.webAccess.open) }}true{{ end -}}
+{{- end -}}
+
+{{- /* "true" where the head's pages ask for a name: they do unless somebody says `open`. */ -}}
 {{- define "tidegauge.asksNames" -}}
-{{- if or (include "tidegauge.webAccess" .) .Values.webAccess.kubernetesLogin }}true{{ end -}}
+{{- $named := or (include "tidegauge.webAccess" .) (include "tidegauge.kubernetesLogin" .) -}}
+{{- if and .Values.webAccess.open (include "tidegauge.webAccess" .) -}}
+{{- fail "webAccess.open asks nobody for a name, but webAccess.existingSecret has names or a certificate: leave one of them out" -}}
+{{- else if not (or $named .Values.webAccess.open) -}}
+{{- fail "whoever reaches the head would see everybody's jobs: set webAccess.kubernetesLogin or webAccess.existingSecret, or webAccess.open if that is what you want" -}}
+{{- end -}}
+{{- if $named }}true{{ end -}}
+{{- end -}}
+
+{{- /* Where people find the pages: as they say, or by the Ingress or HTTPRoute, which have to agree. */ -}}
+{{- define "tidegauge.publicUrl" -}}
+{{- $hosts := list -}}
+{{- $scheme := "https" -}}
+{{- with .Values.head.ingress -}}
+{{- if .enabled -}}
+{{- $hosts = append $hosts (required "head.ingress.enabled needs head.ingress.host" .host) -}}
+{{- if not .tlsSecret }}{{ $scheme = "http" }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.head.httpRoute -}}
+{{- if .enabled -}}
+{{- if not (and .parentRefs .hostnames) -}}
+{{- fail "head.httpRoute.enabled needs head.httpRoute.parentRefs and head.httpRoute.hostnames" -}}
+{{- end -}}
+{{- $hosts = concat $hosts .hostnames -}}
+{{- end -}}
+{{- end -}}
+{{- $said := .Values.publicUrl -}}
+{{- if and $said $hosts -}}
+{{- $host := regexReplaceAll ":[0-9]+$" (get (urlParse $said) "host") "" -}}
+{{- if not (has $host $hosts) -}}
+{{- fail (printf "publicUrl leads to %s, but the pages are at %s (head.ingress.host, head.httpRoute.hostnames): leave publicUrl empty, or name one of these" $host (join ", " $hosts)) -}}
+{{- end -}}
+{{- end -}}
+{{- if $said }}{{ $said }}{{ else if $hosts }}{{ printf "%s://%s" $scheme (first $hosts) }}{{ end -}}
 {{- end -}}
 
 {{- /* What these pages speak: none, server or mutual. */ -}}
@@ -214,10 +253,12 @@ httpGet: {path: /healthz, port: {{ .port }}{{ if eq $tls "server" }}, scheme: HT
   readOnly: true
 {{- end -}}
 
-{{- /* `helm test` asks the head as anybody would: it needs what they need, and has no client certificate. */ -}}
+{{- /* `helm test` asks the head as anybody would: it needs what they need, and has no client certificate. A token of this
+  cluster it gets from the kubelet, an authority to trust it does not. */ -}}
 {{- define "tidegauge.tests" -}}
-{{- $closed := eq (include "tidegauge.asksNames" .) "true" -}}
-{{- if and .Values.tests.enabled (ne (include "tidegauge.tls" .) "mutual") (or .Values.tests.existingSecret (not $closed)) -}}
+{{- $tls := include "tidegauge.tls" . -}}
+{{- $hasWayIn := or (not (include "tidegauge.asksNames" .)) (include "tidegauge.kubernetesLogin" .) -}}
+{{- if and .Values.tests.enabled (ne $tls "mutual") (or .Values.tests.existingSecret (and $hasWayIn (eq $tls "none"))) -}}
 true
 {{- end -}}
 {{- end -}}
@@ -264,14 +305,14 @@ true
 {{- if not .Values.policy }}{{ $ours = omit $ours "policy_file" }}{{ end -}}
 {{- with .Values.rbac.namespaces }}{{ $_ := set $ours "kubernetes_namespaces" (join "," .) }}{{ end -}}
 {{- with .Values.injection.sharedGpuReplicas }}{{ $_ := set $ours "kubernetes_shared_gpu_replicas" . }}{{ end -}}
-{{- with .Values.publicUrl }}{{ $_ := set $ours "public_url" . }}{{ end -}}
+{{- with include "tidegauge.publicUrl" . }}{{ $_ := set $ours "public_url" . }}{{ end -}}
 {{- with .Values.grafanaUrl }}{{ $_ := set $ours "grafana_url" . }}{{ end -}}
 {{- if include "tidegauge.webAccess" . -}}
 {{- $web := .Values.webAccess -}}
 {{- if has "web.yml" $web.files }}{{ $_ := set $ours "web_config_file" "/etc/tidegauge/web/web.yml" }}{{ end -}}
 {{- if has "api-tokens" $web.files }}{{ $_ := set $ours "api_tokens_file" "/etc/tidegauge/web/api-tokens" }}{{ end -}}
 {{- end -}}
-{{- if .Values.webAccess.kubernetesLogin -}}
+{{- if include "tidegauge.kubernetesLogin" . -}}
 {{- $_ := set $ours "kubernetes_login" true -}}
 {{- with .Values.webAccess.kubernetesLoginAudience }}{{ $_ := set $ours "kubernetes_login_audience" . }}{{ end -}}
 {{- end -}}

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tidegauge.http.namespace_rights import Wanted
+from tidegauge.http.namespace_rights import AccessRight
 from tidegauge.http.token_reviews import ReviewedUser, ReviewUnavailableError
 from tidegauge.rate_limited_log import FewLines
 from tidegauge_scheduler_hooks.kubernetes.ports import ACCESS_REVIEWS, JOBS, ForbiddenError
@@ -35,7 +35,7 @@ class ApiAccessReviewer:
         self._monotonic_s = monotonic_s
         self._lines = FewLines(log)
 
-    def may(self, user: ReviewedUser, wanted: Wanted) -> bool:
+    def may(self, user: ReviewedUser, wanted: AccessRight) -> bool:
         body = {"apiVersion": ACCESS_REVIEWS.api_version, "kind": ACCESS_REVIEWS.kind, "spec": _spec(user, wanted)}
         try:
             answer = self._api.review(ACCESS_REVIEWS, body)
@@ -50,7 +50,7 @@ class ApiAccessReviewer:
         return status.get("allowed") is True and status.get("denied") is not True
 
 
-def _spec(user: ReviewedUser, wanted: Wanted) -> dict[str, Any]:
+def _spec(user: ReviewedUser, wanted: AccessRight) -> dict[str, Any]:
     spec: dict[str, Any] = {"user": user.username, "groups": sorted(user.groups)}
     if user.uid:
         spec["uid"] = user.uid

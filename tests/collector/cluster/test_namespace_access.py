@@ -13,7 +13,7 @@ from page_site import NAMES, NUMBERS, Site, job_of, pages, running_site
 from tidegauge.cluster.api.route_access import ROUTE_ACCESS, Access
 from tidegauge.core.jobs.kubernetes import NamespaceScope
 from tidegauge.http.credentials import BesideFiles
-from tidegauge.http.namespace_rights import CHANGE, READ, READ_ALL, READ_METRICS, AccessReviews, Wanted
+from tidegauge.http.namespace_rights import CHANGE, READ, READ_ALL, READ_METRICS, AccessReviews, AccessRight
 from tidegauge.http.token_reviews import ReviewedUser, TokenReviews
 from waiting import PATIENCE_S
 
@@ -25,8 +25,8 @@ USERS = {
     NAMESAKE: "team-b", OWNER_B: "olga@site.org", PROMETHEUS: "system:serviceaccount:mon:prometheus",
 }  # fmt: skip
 RIGHTS = {
-    USERS[VIEWER_A]: {Wanted(READ, "team-a")},
-    USERS[EDITOR_A]: {Wanted(READ, "team-a"), Wanted(CHANGE, "team-a")},
+    USERS[VIEWER_A]: {AccessRight(READ, "team-a")},
+    USERS[EDITOR_A]: {AccessRight(READ, "team-a"), AccessRight(CHANGE, "team-a")},
     USERS[EVERYWHERE]: {READ_ALL},
     USERS[PROMETHEUS]: {READ_METRICS},
 }

@@ -21,8 +21,8 @@ from tidegauge.http.namespace_rights import (
     READ_METRICS,
     YES_KEPT_S,
     AccessReviews,
+    AccessRight,
     RightsOfUser,
-    Wanted,
 )
 from tidegauge.http.token_reviews import ReviewedUser
 from waiting import PATIENCE_S, eventually
@@ -38,7 +38,9 @@ def now() -> FakeTime:
 
 @pytest.fixture
 def access() -> FakeAccess:
-    return FakeAccess({"ada": {Wanted(READ, "team-7"), Wanted(READ, "team-9"), Wanted(CHANGE, "team-9")}})
+    return FakeAccess(
+        {"ada": {AccessRight(READ, "team-7"), AccessRight(READ, "team-9"), AccessRight(CHANGE, "team-9")}}
+    )
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def test_a_page_of_three_hundred_namespaces_asks_once_for_each(rights: RightsOfU
     for _ in range(3):
         assert not rights.reads_all()
         assert rights.readable(EVERYWHERE) == (frozenset({"team-7", "team-9"}), 0)
-    assert sorted(access.asked) == sorted([READ_ALL, *(Wanted(READ, one) for one in EVERYWHERE)])
+    assert sorted(access.asked) == sorted([READ_ALL, *(AccessRight(READ, one) for one in EVERYWHERE)])
 
 
 def test_reading_changing_and_metrics_are_rights_of_their_own(rights: RightsOfUser, access: FakeAccess) -> None:
@@ -66,7 +68,7 @@ def test_a_right_counts_for_a_minute_and_a_refusal_for_five(
     rights: RightsOfUser, access: FakeAccess, now: FakeTime
 ) -> None:
     assert rights.readable(["team-7", "team-8"])[0] == {"team-7"}
-    access.rights["ada"] = {Wanted(READ, "team-8")}
+    access.rights["ada"] = {AccessRight(READ, "team-8")}
     now.now_s += YES_KEPT_S - 0.001
     assert rights.readable(["team-7", "team-8"])[0] == {"team-7"}
     now.now_s += 0.001
@@ -109,9 +111,9 @@ class SlowAccess:
 
     def __init__(self) -> None:
         self.goes_on = threading.Event()
-        self.asked: list[Wanted] = []
+        self.asked: list[AccessRight] = []
 
-    def may(self, user: ReviewedUser, wanted: Wanted) -> bool:
+    def may(self, user: ReviewedUser, wanted: AccessRight) -> bool:
         self.asked.append(wanted)
         assert self.goes_on.wait(PATIENCE_S)
         return True
@@ -162,11 +164,11 @@ def test_a_question_that_is_on_its_way_is_not_asked_again(slow: SlowAccess) -> N
 
 
 def test_questions_and_answers_are_bounded(slow: SlowAccess, hurried: AccessReviews, access: FakeAccess) -> None:
-    hurried.answers(ADA, [Wanted(READ, str(number)) for number in range(MAX_WAITING + 50)])
+    hurried.answers(ADA, [AccessRight(READ, str(number)) for number in range(MAX_WAITING + 50)])
     assert len(hurried._on_its_way) == MAX_WAITING
     slow.goes_on.set()
     reviews = AccessReviews(access, within_s=PATIENCE_S)
-    reviews._kept.update({(ADA, Wanted(READ, f"x{number}")): (False, 0.0) for number in range(MAX_KEPT)})
+    reviews._kept.update({(ADA, AccessRight(READ, f"x{number}")): (False, 0.0) for number in range(MAX_KEPT)})
     assert not RightsOfUser(reviews, ADA).reads_all()
     assert len(reviews._kept) == MAX_KEPT
 

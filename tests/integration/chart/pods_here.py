@@ -183,7 +183,8 @@ class PodsHere:
             files = self._secret(volume["secret"]["secretName"])
             return {name: files[name] for name in wanted or files}, volume["secret"]["defaultMode"]
         if "projected" in volume:
-            sources = [self._secret(source["secret"]["name"]) for source in volume["projected"]["sources"]]
+            of_secrets = [source["secret"]["name"] for source in volume["projected"]["sources"] if "secret" in source]
+            sources = map(self._secret, of_secrets)
             return {name: data for files in sources for name, data in files.items()}, volume["projected"]["defaultMode"]
         return {}, 0
 

@@ -12,7 +12,7 @@ from integration.chart.rendering import Object
 VERBS = {"get", "list", "watch", "create", "update", "patch"}
 """That the service may be given. ``delete`` exists, too: never for us."""
 RESOURCES = {
-    "": {"pods", "pods/status", "namespaces", "secrets"},
+    "": {"pods", "pods/status", "namespaces", "secrets", "services/proxy"},
     "batch": {"jobs"},
     "jobset.x-k8s.io": {"jobsets"},
     "trainer.kubeflow.org": {"trainjobs"},
@@ -23,6 +23,7 @@ RESOURCES = {
     "events.k8s.io": {"events"},
     "coordination.k8s.io": {"leases"},
     "authentication.k8s.io": {"tokenreviews"},
+    "authorization.k8s.io": {"subjectaccessreviews"},
     "admissionregistration.k8s.io": {"mutatingwebhookconfigurations"},
 }
 
@@ -48,7 +49,8 @@ def _references(objects: Sequence[Object]) -> Iterator[tuple[str, str]]:
                 if key in volume and not volume[key].get("optional"):
                     yield pod.owner, f"{kind}/{volume[key][field]}"
             for source in volume.get("projected", {}).get("sources", ()):
-                yield pod.owner, f"Secret/{source['secret']['name']}"
+                if "secret" in source:
+                    yield pod.owner, f"Secret/{source['secret']['name']}"
         for container in pod.containers:
             for variable in container.get("env", ()):
                 source = variable.get("valueFrom", {}).get("secretKeyRef")
@@ -60,11 +62,19 @@ def _references(objects: Sequence[Object]) -> Iterator[tuple[str, str]]:
         if thing["kind"] in ("RoleBinding", "ClusterRoleBinding"):
             yield name_of(thing), f"{thing['roleRef']['kind']}/{thing['roleRef']['name']}"
             for subject in thing["subjects"]:
-                yield name_of(thing), f"{subject['kind']}/{subject['name']}"
-        spec = thing["spec"] if thing["kind"] in ("PodMonitor", "ServiceMonitor") else {}
-        for endpoint in spec.get("podMetricsEndpoints", spec.get("endpoints", ())):
+                if subject["kind"] != "Group":
+                    yield name_of(thing), f"{subject['kind']}/{subject['name']}"
+        spec = thing.get("spec", {})
+        monitored = spec if thing["kind"] in ("PodMonitor", "ServiceMonitor") else {}
+        for endpoint in monitored.get("podMetricsEndpoints", monitored.get("endpoints", ())):
             for secret in _secrets_of(endpoint):
                 yield name_of(thing), f"Secret/{secret}"
+        for rule in spec.get("rules", ()) if thing["kind"] == "Ingress" else ():
+            for path in rule["http"]["paths"]:
+                yield name_of(thing), f"Service/{path['backend']['service']['name']}"
+        for rule in spec.get("rules", ()) if thing["kind"] == "HTTPRoute" else ():
+            for backend in rule["backendRefs"]:
+                yield name_of(thing), f"Service/{backend['name']}"
         for hook in thing.get("webhooks", ()):
             yield name_of(thing), f"Service/{hook['clientConfig']['service']['name']}"
 
@@ -140,10 +150,12 @@ def roles_give_what_exists_and_is_meant(objects: Sequence[Object]) -> Iterator[s
         for rule in thing.get("rules", ()) if thing["kind"] in ("Role", "ClusterRole") else ():
             for verb in set(rule["verbs"]) - VERBS:
                 yield f"{name_of(thing)}: verb {verb!r}"
-            for group in rule["apiGroups"]:
+            if set(rule.get("nonResourceURLs", ())) - {"/metrics"}:
+                yield f"{name_of(thing)}: paths {rule['nonResourceURLs']}"
+            for group in rule.get("apiGroups", ()):
                 for resource in set(rule["resources"]) - RESOURCES.get(group, set()):
                     yield f"{name_of(thing)}: {resource!r} of {group!r}"
-            limited = {"secrets", "mutatingwebhookconfigurations"} & set(rule["resources"])
+            limited = {"secrets", "services/proxy", "mutatingwebhookconfigurations"} & set(rule.get("resources", ()))
             if limited and not rule.get("resourceNames"):
                 yield f"{name_of(thing)}: all {', '.join(sorted(limited))}"
 

@@ -120,7 +120,9 @@ def test_namespaces_bound_all_of_it() -> None:
     rendered = render(values_of(CHART / "ci" / "namespaced-values.yaml"))
     assert options(rendered).namespaces == ("team-a", "team-b")
     assert settings(rendered).kubernetes_namespaces == "team-a,team-b"
-    [role] = [o for o in rendered.objects if o["kind"] == "ClusterRole"]
+    wide = [o["metadata"]["name"] for o in rendered.objects if o["kind"] == "ClusterRole"]
+    assert {name.rpartition("-")[2] for name in wide} == {"webhook", "logins", "reader"}
+    role = rendered.one("ClusterRole", "-webhook")
     assert [(rule["resources"], rule["resourceNames"]) for rule in role["rules"]] == [
         (["namespaces"], ["team-a", "team-b"])
     ]
@@ -149,8 +151,9 @@ def test_chart_grants_create_only_where_copies_are_wanted(least: Rendered, full:
         roles = [o for o in rendered.objects if o["kind"] == "ClusterRole"]
         return {r for role in roles for rule in role["rules"] if "create" in rule["verbs"] for r in rule["resources"]}
 
-    assert creates(least) == {"events"}
-    assert creates(full) == {"events", "jobs", "jobsets"}
+    reviews = {"tokenreviews", "subjectaccessreviews"}
+    assert creates(least) == {"events"} | reviews
+    assert creates(full) == {"events", "jobs", "jobsets"} | reviews
 
 
 def test_a_token_is_made_and_another_one_for_every_site(least: Rendered) -> None:
@@ -333,7 +336,12 @@ def test_dashboards_are_the_projects_own(full: Rendered) -> None:
 
 
 def test_the_notes_say_what_to_do_next(least: Rendered, full: Rendered) -> None:
-    for words in ("pod-security.kubernetes.io/enforce=privileged", f"{PROFILE_LABEL}: auto", "port-forward", "helm -n"):
+    for words in (
+        "pod-security.kubernetes.io/enforce=privileged",
+        f"{PROFILE_LABEL}: auto",
+        "kubectl tidegauge",
+        "helm -n",
+    ):
         assert words in least.notes
     assert "monitoring.monitors.enabled" in least.notes
     assert "No policy is set" in least.notes
@@ -354,17 +362,17 @@ def test_the_version_is_that_of_the_package() -> None:
 def rights(rendered: Rendered) -> set[tuple[str, str, str]]:
     """(who, resource.group, verb) of all roles."""
     bound = {
-        thing["roleRef"]["name"]: thing["subjects"][0]["name"].rpartition("-")[2]
+        thing["roleRef"]["name"]: re.split("[-:]", thing["subjects"][0]["name"])[-1]
         for thing in rendered.objects
         if thing["kind"] in ("RoleBinding", "ClusterRoleBinding")
     }
     return {
-        (bound[role["metadata"]["name"]], f"{resource}.{group}".rstrip("."), verb)
+        (bound.get(role["metadata"]["name"], "yours"), f"{resource}.{group}".rstrip("."), verb)
         for role in rendered.objects
         if role["kind"] in ("Role", "ClusterRole")
         for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
+        for group in rule.get("apiGroups", [""])
+        for resource in rule.get("resources") or rule["nonResourceURLs"]
         for verb in rule["verbs"]
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from helm_python import HelmError
 
 from integration.chart.checks import problems
 from integration.chart.pods import pods_in
@@ -163,7 +164,8 @@ def test_an_api_server_takes_all_of_it(tls: str) -> None:
 
 
 def test_the_notes_tell_who_comes_in(closed: Rendered) -> None:
-    assert "sees all jobs" in render(with_registry()).notes
+    assert "sees all jobs" in render(with_registry(webAccess={"open": True})).notes
+    assert "kubectl tidegauge --service" in render(with_registry()).notes
     assert "sees all jobs" not in closed.notes
     assert f"--api https://{HEAD}:9495" in closed.notes
     assert "exec -it gpu-memory-tidegauge-head-0 -- tidegauge top" in closed.notes
@@ -190,7 +192,8 @@ def test_logins_by_kubernetes_need_no_secret_and_the_right_to_review_tokens(name
     assert comma_separated(found.api_admins) == admins
     role = rendered.one("ClusterRole", "-logins")
     assert role["rules"] == [
-        {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}
+        {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
+        {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
     ]
     binding = rendered.one("ClusterRoleBinding", "-logins")
     assert [subject["name"].endswith("-head") for subject in binding["subjects"]] == [True]
@@ -198,6 +201,104 @@ def test_logins_by_kubernetes_need_no_secret_and_the_right_to_review_tokens(name
     assert problems(rendered.objects, "1.33") == []
 
 
-def test_without_logins_by_kubernetes_nobody_may_review_tokens(closed: Rendered) -> None:
-    assert "tokenreviews" not in json.dumps(closed.objects)
-    assert settings_of(closed).kubernetes_login is False
+def test_without_logins_by_kubernetes_nobody_may_review_tokens_or_comes_through_the_api_server() -> None:
+    for values in ({"existingSecret": "web", "kubernetesLogin": False}, {"open": True}):
+        rendered = render(with_registry(webAccess=values))
+        for right in (
+            "tokenreviews",
+            "subjectaccessreviews",
+            "services/proxy",
+            "nonResourceURLs",
+            "serviceAccountToken",
+        ):
+            assert right not in json.dumps(rendered.objects)
+        assert settings_of(rendered).kubernetes_login is False
+
+
+def test_by_default_the_pages_ask_for_a_name_and_only_open_says_otherwise() -> None:
+    """Finding 1.4: job names, file lines and owners of all teams were there for every pod."""
+    assert settings_of(render(with_registry())).kubernetes_login is True
+    assert settings_of(render(with_registry(webAccess={"open": True}))).kubernetes_login is False
+    for values, told in (
+        ({"kubernetesLogin": False}, "webAccess.open if that is what you want"),
+        ({"open": True, "existingSecret": "web"}, "leave one of them out"),
+    ):
+        with pytest.raises(HelmError, match=told):
+            render(with_registry(webAccess=values))
+
+
+def test_by_default_prometheus_shows_the_head_its_own_token_and_agents_none() -> None:
+    on = {"enabled": True}
+    found = endpoints(render(with_registry(monitoring={"monitors": on})))
+    assert found["head"]["bearerTokenFile"] == "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    assert "bearerTokenFile" not in json.dumps([found["agent"], found["controller"]])
+    given = {"credentials": {"name": "scrape", "key": "token"}}
+    for values in (
+        {"monitoring": {"monitors": {**on, "authorization": given}}},
+        {"monitoring": {"monitors": on}, "webAccess": {"kubernetesLoginAudience": "tidegauge"}},
+        {"monitoring": {"monitors": on}, "webAccess": {"open": True}},
+    ):
+        assert "bearerTokenFile" not in json.dumps(render(with_registry(**values)).objects)
+    reader = render(with_registry()).one("ClusterRole", "-metrics-reader")
+    assert reader["rules"] == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+
+
+def test_by_default_helm_test_shows_a_token_of_its_own_for_the_audience_that_is_asked_for() -> None:
+    [pod] = helm_tests(render(with_registry(webAccess={"kubernetesLoginAudience": "tidegauge"})))
+    [volume] = [one for one in pod["spec"]["volumes"] if one["name"] == "login"]
+    token = {"path": "token", "expirationSeconds": 600, "audience": "tidegauge"}
+    assert volume["projected"]["sources"] == [{"serviceAccountToken": token}]
+    environ = {one["name"]: one.get("value") for one in pod["spec"]["containers"][0]["env"]}
+    assert environ["TIDEGAUGE_API_TOKEN_FILE"] == "/etc/tidegauge/login/token"
+    assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+def test_users_of_the_cluster_reach_that_one_port_through_the_api_server() -> None:
+    rendered = render(with_registry(webAccess={"existingSecret": "web"}))
+    [rule] = rendered.one("Role", "-kubectl")["rules"]
+    assert rule["resourceNames"] == ["https:gpu-memory-tidegauge-head:api"]
+    assert (rule["resources"], rule["verbs"]) == (["services/proxy"], ["get", "create"])
+    [subject] = rendered.one("RoleBinding", "-kubectl")["subjects"]
+    assert (subject["kind"], subject["name"]) == ("Group", "system:authenticated")
+    none = render(with_registry(webAccess={"kubectlGroups": []}))
+    assert "services/proxy" not in json.dumps(none.objects)
+
+
+INGRESS = {"enabled": True, "host": "gpu.example.org", "className": "nginx", "tlsSecret": "gpu-tls"}
+ROUTE = {"enabled": True, "parentRefs": [{"name": "gate", "namespace": "edge"}], "hostnames": ["gpu.example.net"]}
+
+
+def test_an_ingress_and_a_route_lead_to_the_pages_alone_and_public_url_follows() -> None:
+    rendered = render(with_registry(head={"ingress": INGRESS, "httpRoute": ROUTE}))
+    assert problems(rendered.objects, "1.33") == []
+    [rule] = rendered.one("Ingress")["spec"]["rules"]
+    [path] = rule["http"]["paths"]
+    assert (rule["host"], path["backend"]["service"]["port"]) == ("gpu.example.org", {"name": "api"})
+    assert rendered.one("Ingress")["spec"]["tls"] == [{"hosts": ["gpu.example.org"], "secretName": "gpu-tls"}]
+    [rule] = rendered.one("HTTPRoute")["spec"]["rules"]
+    assert rule["backendRefs"] == [{"name": "gpu-memory-tidegauge-head", "port": 9495}]
+    assert settings_of(rendered).public_url == "https://gpu.example.org"
+    assert "In a browser: https://gpu.example.org" in rendered.notes
+    plain = render(with_registry(head={"ingress": {**INGRESS, "tlsSecret": ""}}))
+    assert settings_of(plain).public_url == "http://gpu.example.org"
+    assert settings_of(render(with_registry(head={"httpRoute": ROUTE}))).public_url == "https://gpu.example.net"
+    said = render(with_registry(head={"ingress": INGRESS}, publicUrl="https://gpu.example.org:8443"))
+    assert settings_of(said).public_url == "https://gpu.example.org:8443"
+    kinds = {thing["kind"] for thing in render(with_registry()).objects}
+    assert not kinds & {"Ingress", "HTTPRoute"}
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"head": {"ingress": {"enabled": True}}}, "head.ingress.enabled needs head.ingress.host"),
+        ({"head": {"httpRoute": {"enabled": True, "hostnames": ["a.b"]}}}, "needs head.httpRoute.parentRefs"),
+        (
+            {"head": {"ingress": INGRESS}, "publicUrl": "https://else.example.org"},
+            "publicUrl leads to else.example.org",
+        ),
+    ],
+)
+def test_a_way_in_that_leads_nowhere_is_refused(values: dict[str, Any], told: str) -> None:
+    with pytest.raises(HelmError, match=told):
+        render(with_registry(**values))

@@ -81,7 +81,8 @@ def head_name(rendered: Rendered) -> str:
 
 
 def test_head_and_agent_find_each_other_and_helm_test_says_so(tmp_path: Path) -> None:
-    with started(tmp_path, render(with_registry())) as service:
+    # Without logins by Kubernetes, here and below: there is no API server, without which such a head does not start.
+    with started(tmp_path, render(with_registry(webAccess={"open": True}))) as service:
         service.start_rank()
         eventually(
             lambda: 'job_id="adas"' in service.page(METRICS, NODE_IP), "a job is seen by the opener", within_s=150
@@ -94,7 +95,8 @@ def test_head_and_agent_find_each_other_and_helm_test_says_so(tmp_path: Path) ->
 
 
 def test_with_secrets_for_it_only_probes_and_those_with_a_name_come_in(tmp_path: Path) -> None:
-    rendered = render(values_of(CHART / "ci" / "web-access-values.yaml"))
+    values = values_of(CHART / "ci" / "web-access-values.yaml")
+    rendered = render({**values, "webAccess": {**values["webAccess"], "kubernetesLogin": False}})
     (tmp_path / "pods").mkdir()
     rendered.objects.extend(the_sites_secrets(tmp_path, head_name(rendered)))
     with started(tmp_path / "pods", rendered) as service:

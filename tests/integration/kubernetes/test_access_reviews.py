@@ -10,7 +10,7 @@ import pytest
 
 from integration.kubernetes.target import Connection, KubeTarget
 from integration.kubernetes.test_token_reviews import RBAC, api_as, token_of
-from tidegauge.http.namespace_rights import CHANGE, READ, READ_ALL, AccessReviews, RightsOfUser, Wanted
+from tidegauge.http.namespace_rights import CHANGE, READ, READ_ALL, AccessReviews, AccessRight, RightsOfUser
 from tidegauge.http.token_reviews import ReviewedUser, ReviewUnavailableError
 from tidegauge_scheduler_hooks.kubernetes.access_reviewer import ApiAccessReviewer
 from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi
@@ -41,9 +41,9 @@ def allow(admin: Connection, namespace: str, verbs: list[str], user: ReviewedUse
 
 def test_a_user_may_what_a_role_of_the_namespace_says(kube_api: ClientApi, admin: Connection, namespace: str) -> None:
     user, reviewer = user_of(kube_api, admin, namespace), ApiAccessReviewer(kube_api)
-    assert not reviewer.may(user, Wanted(READ, namespace)), "to be of a namespace gives nothing"
+    assert not reviewer.may(user, AccessRight(READ, namespace)), "to be of a namespace gives nothing"
     allow(admin, namespace, ["get", "list"], user)
-    asked = [Wanted(READ, namespace), Wanted(CHANGE, namespace), Wanted(READ, "default"), READ_ALL]
+    asked = [AccessRight(READ, namespace), AccessRight(CHANGE, namespace), AccessRight(READ, "default"), READ_ALL]
     assert [reviewer.may(user, wanted) for wanted in asked] == [True, False, False, False]
     everywhere = ReviewedUser("root", frozenset({"system:masters"}))
     assert [reviewer.may(everywhere, wanted) for wanted in asked] == [True] * 4
@@ -65,5 +65,5 @@ def test_a_head_without_the_right_to_ask_shows_nothing_and_says_what_it_lacks(
     user = user_of(kube_api, admin, namespace)
     heads = ApiAccessReviewer(api_as(kube, tmp_path, token_of(admin, namespace, "head")))
     with pytest.raises(ReviewUnavailableError) as refused:
-        heads.may(user, Wanted(READ, namespace))
+        heads.may(user, AccessRight(READ, namespace))
     assert "subjectaccessreviews.authorization.k8s.io" in str(refused.value)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler_hooks.kubernetes.scripted_api import Reply, ScriptedApi
-from tidegauge.http.namespace_rights import READ, READ_ALL, READ_METRICS, Wanted
+from tidegauge.http.namespace_rights import READ, READ_ALL, READ_METRICS, AccessRight
 from tidegauge.http.token_reviews import ReviewedUser, ReviewUnavailableError
 from tidegauge_scheduler_hooks.kubernetes.access_reviewer import ApiAccessReviewer
 from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
@@ -18,7 +18,7 @@ from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
 ADA = ReviewedUser("ada", frozenset({"gpu", "all"}), "u-1", (("scopes", ("a", "b")),))
 
 
-def reviewed(folder: Path, reply: Reply, wanted: Wanted = READ_ALL, user: ReviewedUser = ADA) -> tuple[bool, Any]:
+def reviewed(folder: Path, reply: Reply, wanted: AccessRight = READ_ALL, user: ReviewedUser = ADA) -> tuple[bool, Any]:
     """The reviewer's answer, and what the server was asked."""
     with ScriptedApi(lambda _: reply) as api:
         answer = ApiAccessReviewer(open_api(api.kubeconfig(folder), timeout_s=10)).may(user, wanted)
@@ -34,7 +34,7 @@ def said(status: Mapping[str, Any] | None) -> Reply:
 @pytest.mark.parametrize(
     ("wanted", "asked"),
     [
-        (Wanted(READ, "team-a"), {"resourceAttributes": {
+        (AccessRight(READ, "team-a"), {"resourceAttributes": {
             "group": "batch", "version": "v1", "resource": "jobs", "verb": "get", "namespace": "team-a",
         }}),
         (READ_ALL, {"resourceAttributes": {
@@ -43,7 +43,7 @@ def said(status: Mapping[str, Any] | None) -> Reply:
         (READ_METRICS, {"nonResourceAttributes": {"path": "/metrics", "verb": "get"}}),
     ],
 )  # fmt: skip
-def test_a_review_asks_for_one_thing_for_the_whole_user(tmp_path: Path, wanted: Wanted, asked: Any) -> None:
+def test_a_review_asks_for_one_thing_for_the_whole_user(tmp_path: Path, wanted: AccessRight, asked: Any) -> None:
     user = {"user": "ada", "groups": ["all", "gpu"], "uid": "u-1", "extra": {"scopes": ["a", "b"]}}
     assert reviewed(tmp_path, said({"allowed": True}), wanted) == (True, {**user, **asked})
 

@@ -7,7 +7,7 @@ import shutil
 
 from tidegauge.http.credentials import BesideFiles
 from tidegauge.http.munge import PROGRAM, MungeLogin, Unmunge
-from tidegauge.http.namespace_rights import AccessReviewer, AccessReviews, Wanted
+from tidegauge.http.namespace_rights import AccessReviewer, AccessReviews, AccessRight
 from tidegauge.http.proxy_user import ProxyUser, parse_header, parse_networks
 from tidegauge.http.token_reviews import ReviewedUser, ReviewUnavailableError, TokenReviewer, TokenReviews
 from tidegauge.settings import Settings, comma_separated
@@ -98,5 +98,5 @@ class _NoReviewer:
     def review(self, token: str) -> ReviewedUser | None:  # noqa: ARG002 - the port's
         raise ReviewUnavailableError(self._why)
 
-    def may(self, user: ReviewedUser, wanted: Wanted) -> bool:  # noqa: ARG002 - the port's
+    def may(self, user: ReviewedUser, wanted: AccessRight) -> bool:  # noqa: ARG002 - the port's
         raise ReviewUnavailableError(self._why)
