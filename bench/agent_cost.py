@@ -126,10 +126,11 @@ def _measured(agent: NodeAgent, *, poll_period_s: float, seconds: float, ranks: 
 def measure_both(run_dir: Path, other: Path, options: Sequence[str]) -> dict[str, Any]:
     """This checkout's agent and another's, each in a process of its own."""
     checkouts = {"here": Path(__file__).resolve().parents[1], "beside": other}
+    packages = [path for path in [os.environ.get("PYTHONPATH")] if path]
     agents = {
         name: subprocess.Popen(
             [sys.executable, __file__, *options, "--watch", str(run_dir)],
-            env={**os.environ, "PYTHONPATH": str(checkout / "collector")},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(checkout / "collector"), *packages])},
             stdout=subprocess.PIPE,
         )
         for name, checkout in checkouts.items()
