@@ -5,7 +5,9 @@
 #
 # The base is named by tag, which its publisher may move: pin it by digest in your own copy if you must be able to build
 # the same image again. Nothing is fetched when it runs.
-FROM busybox:1.36.1-musl
+ARG PROBE_BASE=busybox:1.36.1-musl
+
+FROM ${PROBE_BASE}
 COPY deploy/containers/install-probe.sh /probe/install-probe.sh
 COPY collector/tidegauge/__init__.py collector/tidegauge/py.typed /probe/tidegauge/
 COPY collector/tidegauge/core /probe/tidegauge/core
@@ -15,3 +17,9 @@ RUN chmod 0755 /probe/install-probe.sh
 # Pod Security `restricted` wants a number that is not root's.
 USER 65532:65532
 ENTRYPOINT ["/probe/install-probe.sh"]
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Tidegauge probe" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.licenses="Apache-2.0"

@@ -44,7 +44,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- define "tidegauge.imageOf" -}}
 {{- $registry := coalesce .root.Values.global.imageRegistry .image.registry .root.Values.image.registry -}}
 {{- if not $registry -}}
-{{- fail "image.registry is not set: Tidegauge publishes no images. Build deploy/containers/agent.Dockerfile and probe.Dockerfile, push them to your registry, and set image.registry to it (docs/kubernetes.md)" -}}
+{{- fail "image.registry is not set: Tidegauge publishes no images. Build and push them with scripts/release_images.sh, and set image.registry to your registry (docs/kubernetes.md)" -}}
 {{- end -}}
 {{- if .image.digest -}}
 {{- printf "%s/%s@%s" $registry .image.repository .image.digest -}}
@@ -55,6 +55,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{- define "tidegauge.image" -}}
 {{- include "tidegauge.imageOf" (dict "root" . "image" .Values.image) -}}
+{{- end -}}
+
+{{- define "tidegauge.agentImage" -}}
+{{- $image := .Values.image -}}
+{{- if ne (empty $image.digest) (empty $image.agentDigest) -}}
+{{- fail "image.digest and image.agentDigest go together: both images must be of one build, and a tag may move" -}}
+{{- end -}}
+{{- $of := dict "registry" $image.registry "repository" $image.agentRepository "tag" $image.tag "digest" $image.agentDigest -}}
+{{- include "tidegauge.imageOf" (dict "root" . "image" $of) -}}
 {{- end -}}
 
 {{- define "tidegauge.probeImage" -}}

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tidegauge.cli.errors import USAGE
+from tidegauge.cli.errors import USAGE, CommandError
 from tidegauge.cli.main import main
 from tidegauge.cli.service import status, up
 from tidegauge.cluster.ray_service import service_control
@@ -88,3 +89,10 @@ def test_a_service_that_was_started_with_such_a_public_url_runs_on_without_links
     record.spec.settings["public_url"] = "http://head:9495"
     main(["status", "--set", f"state_dir={files.root}"])
     assert "links" not in capsys.readouterr().out
+
+
+def test_only_a_head_needs_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)  # as where it is not installed
+    up.check_installed(is_head=False)
+    with pytest.raises(CommandError, match="sqlalchemy"):
+        up.check_installed(is_head=True)

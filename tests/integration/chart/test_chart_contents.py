@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -267,15 +268,25 @@ def test_one_controller_keeps_no_node_from_being_drained(least: Rendered) -> Non
     assert not [thing for thing in alone if thing["kind"] == "PodDisruptionBudget"]
 
 
-def test_a_digest_names_the_image(full: Rendered) -> None:
-    images = {container["image"] for pod in pods_in(full.objects) for container in pod.containers}
-    assert images == {"registry.example.org/gpu/tidegauge@sha256:" + "0123456789abcdef" * 4}
+def images_of(rendered: Rendered) -> Mapping[str, set[str]]:
+    """By the kind of what has the pods."""
+    found: dict[str, set[str]] = {}
+    for pod in pods_in(rendered.objects):
+        found.setdefault(pod.owner.partition("/")[0], set()).update(one["image"] for one in pod.containers)
+    return found
+
+
+def test_digests_name_the_images(full: Rendered) -> None:
+    service = {"registry.example.org/gpu/tidegauge@sha256:" + "0123456789abcdef" * 4}
+    agents = {"registry.example.org/gpu/tidegauge-agent@sha256:" + "fedcba9876543210" * 4}
+    assert images_of(full) == {"DaemonSet": agents, "StatefulSet": service, "Deployment": service, "Pod": service}
 
 
 def test_a_registry_for_all_of_a_parent_chart_wins() -> None:
     rendered = render(with_registry() | {"global": {"imageRegistry": "mirror.example.org"}})
-    images = {container["image"] for pod in pods_in(rendered.objects) for container in pod.containers}
-    assert images == {f"mirror.example.org/tidegauge:{tidegauge.__version__}"}
+    assert {image for images in images_of(rendered).values() for image in images} == {
+        f"mirror.example.org/{name}:{tidegauge.__version__}" for name in ("tidegauge", "tidegauge-agent")
+    }
 
 
 def test_every_target_has_the_labels_that_rules_and_dashboards_rest_on(full: Rendered) -> None:

@@ -80,6 +80,10 @@ def test_a_bad_value_is_refused_by_name(path: str, value: object) -> None:
     ("values", "said"),
     [
         ({}, "image.registry is not set: Tidegauge publishes no images"),
+        (
+            {"image": {"registry": "registry.example.org", "digest": f"sha256:{64 * '0'}"}},
+            "image.agentDigest go together",
+        ),
         (with_registry(controller={"enabled": False}), "choose injection.mode policy or none"),
         (with_registry(injection={"certificates": {"mode": "secret"}}), "set secretName"),
         (with_registry(settings={"api_port": 80}), "settings.api_port is set by the chart itself"),

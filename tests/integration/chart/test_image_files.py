@@ -39,7 +39,9 @@ def ignored_but_for(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_image_copies_only_existing_files_sent_to_the_builder(path: Path) -> None:
-    sources = [s for line in instructions(path) if line[0] == "COPY" and "--from=build" not in line for s in line[1:-1]]
+    sources = [
+        s for line in instructions(path) if line[0] == "COPY" and not line[1].startswith("--from=") for s in line[1:-1]
+    ]
     assert sources
     for source in sources:
         assert (ROOT / source).exists(), source
@@ -49,20 +51,25 @@ def test_image_copies_only_existing_files_sent_to_the_builder(path: Path) -> Non
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_images_are_not_root_and_their_base_is_a_version(path: Path) -> None:
     lines = instructions(path)
-    assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", [line[1] for line in lines if line[0] == "USER"][-1])
-    arguments = dict(line[1].split("=") for line in lines if line[0] == "ARG")
     for line in lines:
-        if line[0] == "FROM":
-            base = line[1]
-            for name, value in arguments.items():
-                base = base.replace(f"${{{name}}}", value)
-            assert re.search(r":\d+\.\d+[\w.-]*$", base), base
+        if line[0] == "USER":
+            assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", line[1])
+    assert any(line[0] == "USER" for line in lines)
+    arguments = dict(line[1].split("=") for line in reversed(lines) if line[0] == "ARG")
+    stages = {line[3] for line in lines if line[0] == "FROM" and len(line) > 3}
+    bases = {line[1] for line in lines if line[0] == "FROM"} - stages
+    assert bases
+    for base in bases:
+        for name, value in arguments.items():
+            base = base.replace(f"${{{name}}}", value)
+        assert re.search(r":\d+\.\d+[\w.-]*$", base), base
 
 
-def test_the_chart_runs_the_service_as_the_images_user() -> None:
-    user = next(line[1] for line in instructions(CONTAINERS / "agent.Dockerfile") if line[0] == "USER")
-    context = render(with_registry()).one("StatefulSet")["spec"]["template"]["spec"]["securityContext"]
-    assert f"{context['runAsUser']}:{context['runAsGroup']}" == user
+@pytest.mark.parametrize(("kind", "place"), [("DaemonSet", 0), ("StatefulSet", 1)])
+def test_the_chart_runs_the_service_as_the_images_users(kind: str, place: int) -> None:
+    users = [line[1] for line in instructions(CONTAINERS / "service.Dockerfile") if line[0] == "USER"]
+    context = render(with_registry()).one(kind)["spec"]["template"]["spec"]["securityContext"]
+    assert f"{context['runAsUser']}:{context['runAsGroup']}" == users[place]
 
 
 def test_the_probe_image_holds_all_that_the_probe_imports(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     settings = load_settings(args)
-    check_installed()
+    check_installed(is_head=not args.join)
     _check_public_url(settings)
     _check_web_access(settings, is_head=not args.join)
     os.environ.pop(API_TOKEN, None)  # the service does not need it, and its environment is readable for debuggers
@@ -102,9 +102,10 @@ def run(args: argparse.Namespace) -> int:
     return FINE
 
 
-def check_installed() -> None:
-    """Raise ``CommandError`` if a package of the service is missing, or if Ray is too old for it."""
-    for module in ("ray", "sqlalchemy"):
+def check_installed(*, is_head: bool = True) -> None:
+    """Raise ``CommandError`` if a package of the service is missing, or if Ray is too old for it. A node that joins
+    needs the extra ``node`` alone, which is without the database."""
+    for module in ("ray", "sqlalchemy") if is_head else ("ray",):
         if importlib.util.find_spec(module) is None:
             need(module, extra="agent", what="the service")
     if (reason := why_too_old(installed_release())) is not None:
