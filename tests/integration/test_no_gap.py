@@ -276,7 +276,9 @@ def test_agent_that_is_killed_leaves_no_gap(head: Service, node: Service, scrape
     assert before is not None
     since_s = time.monotonic()
     os.kill(before.process.pid, signal.SIGKILL)
-    eventually(linked_again(head, node, but=before), "an agent of the engine's is linked", within_s=LINKED_AT_ALL_WITHIN_S)
+    eventually(
+        linked_again(head, node, but=before), "an agent of the engine's is linked", within_s=LINKED_AT_ALL_WITHIN_S
+    )
     assert_no_gap(scraper, since_s)
     assert_onset_known(head, rank)
 
@@ -288,7 +290,9 @@ def test_agent_that_is_stopped_is_followed_without_a_gap(
     assert before is not None
     since_s = time.monotonic()
     os.kill(before.process.pid, signal.SIGSTOP)
-    eventually(linked_again(head, node, but=before), "an agent of the engine's is linked", within_s=LINKED_AT_ALL_WITHIN_S)
+    eventually(
+        linked_again(head, node, but=before), "an agent of the engine's is linked", within_s=LINKED_AT_ALL_WITHIN_S
+    )
     assert_no_gap(scraper, since_s)
     assert_onset_known(head, rank)
 
@@ -297,7 +301,9 @@ def test_raylet_that_is_killed_leaves_no_gap(head: Service, node: Service, scrap
     before = holder(node)
     since_s = time.monotonic()
     os.kill(node.pid_of("raylet"), signal.SIGKILL)
-    eventually(linked_again(head, node, but=before), "an agent of the engine's is linked", within_s=LINKED_AT_ALL_WITHIN_S)
+    eventually(
+        linked_again(head, node, but=before), "an agent of the engine's is linked", within_s=LINKED_AT_ALL_WITHIN_S
+    )
     assert_no_gap(scraper, since_s)
     assert_onset_known(head, rank)
 

@@ -24,9 +24,9 @@ from tidegauge.core.text import one_line
 from tidegauge.core.version import __version__
 from tidegauge.core.wire import from_wire, to_brief_wire, wire_json
 from tidegauge.protocol.messages import (
+    MAX_ITEMS,
     MAY_LACK_ITEMS,
     MESSAGES,
-    MOST_ITEMS,
     VERSION,
     ProtocolVersion,
     ReportRefusal,
@@ -140,7 +140,7 @@ def _no_number(text: str) -> NoReturn:
 
 
 def _read(form: type[M], raw: Any) -> Received[M]:
-    for name, most in MOST_ITEMS[form].items() if isinstance(raw, dict) else ():
+    for name, most in MAX_ITEMS[form].items() if isinstance(raw, dict) else ():
         items = _count(raw, *name.split("."))
         if items > most:
             raise ProtocolError(f"{name} has {items} items, and a node can have {most}")

@@ -91,7 +91,7 @@ MAY_LACK_ITEMS: Final[Mapping[type, frozenset[str]]] = {
 mean something: a rank or a launch that its node does not name has ended, settings that a reply does not name are
 deleted."""
 
-MOST_ITEMS: Final[Mapping[type, Mapping[str, int]]] = {
+MAX_ITEMS: Final[Mapping[type, Mapping[str, int]]] = {
     NodeSummary: {
         "ranks": 4096,
         "gpus": 256,

@@ -28,7 +28,7 @@ from tidegauge.protocol.coding import (
     decode,
     encode,
 )
-from tidegauge.protocol.messages import MESSAGES, MOST_ITEMS, VERSION, ReportRefusal, ReportReply
+from tidegauge.protocol.messages import MAX_ITEMS, MESSAGES, VERSION, ReportRefusal, ReportReply
 
 LARGEST_INT = (1 << 64) - 1
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -176,10 +176,10 @@ def test_protocol_counts_values_before_it_makes_them() -> None:
     assert highest_bytes < 3 * len(text)
 
 
-@pytest.mark.parametrize("name", sorted(MOST_ITEMS[NodeSummary]))
+@pytest.mark.parametrize("name", sorted(MAX_ITEMS[NodeSummary]))
 def test_protocol_counts_what_a_node_can_have_before_it_reads_it(name: str) -> None:
     """Millions of processes on a GPU took the coordinator seconds and hundreds of megabytes."""
-    most = MOST_ITEMS[NodeSummary][name]
+    most = MAX_ITEMS[NodeSummary][name]
     raw = unpacked(encode(full(NodeSummary)))[2]
     listed, _, inner = name.partition(".")
     if inner:  # on two GPUs, as many on each as there may be on one
@@ -206,7 +206,7 @@ def test_protocol_counts_what_a_node_can_have_before_it_reads_it(name: str) -> N
 
 def test_protocol_counts_every_list_of_a_report() -> None:
     lists = {name for name, form in get_type_hints(NodeSummary).items() if taken_apart(form)[0] in ("list", "mapping")}
-    assert lists <= MOST_ITEMS[NodeSummary].keys()
+    assert lists <= MAX_ITEMS[NodeSummary].keys()
 
 
 def test_protocol_takes_a_text_with_an_escape_that_is_none() -> None:

@@ -18,7 +18,7 @@ from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.kubernetes.workload_samples import SUBMITTED_WITH, templates_of, workload
 from scheduler_hooks.port_contract import ContractWorld
 from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.jobs.kubernetes import CHANGES, INJECTED, SCHEDULER, PodPlace
+from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, INJECTED, SCHEDULER, PodPlace
 from tidegauge.core.jobs.settings import JobSettings, changes
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import JobView
@@ -31,7 +31,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import KINDS, State, at, state
 from tidegauge_scheduler_hooks.kubernetes.patches import resume_patch
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
 from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, PODS, ConflictError, ObjectNotFoundError
-from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, attempt_of
 
 
 class ApiWorld(ContractWorld):
@@ -178,6 +178,9 @@ class ApiWorld(ContractWorld):
             digits = metadata["uid"].replace("-", "") * 2
             container = {"name": "node", "image": "i", "imageID": "i", "containerID": f"containerd://{digits}",
                          "ready": True, "restartCount": 0, "state": {"running": {}}}  # fmt: skip
+            owner = self.api.get(self.kind.resource, self.namespace, name)
+            told = {ATTEMPT: str(attempt_of(owner))}  # by the webhook, which is asked before the pod is there
+            self.api.patch(PODS, self.namespace, metadata["name"], {"metadata": {"annotations": told}})
             if not pod["spec"].get("nodeName"):  # a pod without a node would go without a trace when it is deleted
                 bind(self.admin, f"/api/v1/namespaces/{self.namespace}/pods", metadata["name"])
             self._status(pod, {"phase": "Running", "containerStatuses": [container]})

@@ -227,7 +227,7 @@ def _own_entry(trainjob: Any) -> Any:
     """``getKueueRuntimePatch``; its webhook makes one for every TrainJob (trainjob_webhook.go)."""
     entries = trainjob["spec"].setdefault("runtimePatches", [])
     if not any(entry["manager"] == MANAGER for entry in entries):
-        spec = {"template": {"spec": {"replicatedJobs": []}}}
+        spec: Any = {"template": {"spec": {"replicatedJobs": []}}}
         entries.append({"manager": MANAGER, "trainingRuntimeSpec": spec})
     return next(entry for entry in entries if entry["manager"] == MANAGER)
 

@@ -75,3 +75,43 @@ def test_requeue_under_kueue_keeps_attempt_and_cure(kind: str, preempted: str) -
     if "after" in preempted:
         site.preempt()
         site.check_cured(1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_kueue_the_restart_is_told_once_and_not_before_a_pod_of_it_runs(kind: str) -> None:
+    site = Site(kind)
+    site.world.kueue.has_room = False
+    site.world.requeue(**CURE)
+    site.settle()
+    assert site.world.pods == [], "it waits in the queue"
+    assert site.world.events == []
+    site.world.kueue.has_room = True
+    site.settle()
+    site.preempt()
+    ((reason, note),) = site.world.events
+    assert reason == "GpuMemoryRestarted"
+    assert note.startswith("Restarted as attempt 1 with PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128,expandable_")
+    assert "TIDEGAUGE_MEMORY_FRACTION=0.8 (pod " in note
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restart_while_the_webhook_is_away_is_told_as_what_it_is(kind: str) -> None:
+    site = Site(kind)
+    site.world.answer = None
+    site.world.requeue(**CURE)
+    site.settle()
+    ((reason, note),) = site.world.events
+    assert reason == "GpuMemorySettingsMissing"
+    assert "without the attempt number 1, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in note
+    assert "was made without Tidegauge's webhook" in note
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_requeue_without_kueue_keeps_attempt_and_cure(kind: str) -> None:
+    site = Site(kind, queued=False)
+    site.world.requeue(**CURE)
+    site.settle()
+    site.check_cured(1)
+    site.world.requeue(decision="d-2", attempt=2)
+    site.settle()
+    site.check_cured(2)

@@ -15,12 +15,13 @@ from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE
 from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import ALL_WITHIN_S, OwnerReader, PodSettings
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.webhook import Injector
+from tidegauge_scheduler_hooks.kubernetes.intents import Changes, encode
 from tidegauge_scheduler_hooks.kubernetes.owners import JOBSETS, KINDS, TRAINJOBS, watched_kinds
 from tidegauge_scheduler_hooks.kubernetes.ports import JOBS, Object
 from tidegauge_scheduler_hooks.ports import TemporaryError
 from waiting import PATIENCE_S, eventually
 
-SAID = {ATTEMPT: "2", CHANGES: '{"environ": {"TIDEGAUGE_A": "1"}}'}
+SAID = {ATTEMPT: "2", CHANGES: encode(Changes({"TIDEGAUGE_A": "1"}))}
 
 
 class Bench:
@@ -166,7 +167,7 @@ def environ(pod: Any) -> dict[str, str]:
 
 
 def test_the_pod_carries_what_its_owner_says_and_not_what_its_template_does(bench: Bench) -> None:
-    stale = {ATTEMPT: "1", CHANGES: '{"environ": {"TIDEGAUGE_OLD": "1"}}', "theirs": "kept"}
+    stale = {ATTEMPT: "1", CHANGES: encode(Changes({"TIDEGAUGE_OLD": "1"})), "theirs": "kept"}
     pod, injector = made(bench, {"ownerReferences": owned_by(bench.job(**SAID)), "annotations": stale})
     assert pod["metadata"]["annotations"] == {ATTEMPT: "2", INJECTED: "1", "theirs": "kept"}
     assert environ(pod)[ATTEMPT_VARIABLE] == "2"

@@ -7,6 +7,7 @@ coordinator. It ends when the engine's agent asks for the place (SIGTERM), and w
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import sys

@@ -5,7 +5,7 @@ Between the workload and its pods are others' controllers and webhooks, so what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tidegauge.core.alloc_conf import ALLOCATOR_VARIABLES
@@ -24,7 +24,7 @@ from tidegauge_scheduler_hooks.kubernetes.workloads import (
 )
 
 
-class Proof(NamedTuple):
+class RestartProof(NamedTuple):
     """What the owner is told."""
 
     complete: bool
@@ -32,11 +32,11 @@ class Proof(NamedTuple):
     text: str
 
 
-def proof_of(workload: Workload, order: RequeueOrder, pod: Object | None) -> Proof:
+def proof_of(workload: Workload, order: RequeueOrder, pod: Object | None) -> RestartProof:
     """``pod``: a new one; ``None``: the workload ended before one was seen."""
     if pod is None:
         said = f"Restarted as attempt {order.attempt}, and ended before a pod of it was seen"
-        return Proof(False, f"{said}, so nothing is known of its settings. {order.reason}")
+        return RestartProof(False, f"{said}, so nothing is known of its settings. {order.reason}")
     wanted = merged(workload.changes, order.changes)
     settings = JobSettings("", 0, 0, wanted.environ, wanted.alloc_conf, wanted.torch_version)
     watched = [
@@ -53,10 +53,10 @@ def proof_of(workload: Workload, order: RequeueOrder, pod: Object | None) -> Pro
     name = pod["metadata"]["name"]
     carries = f" with {_listed(has)}" if has else ""
     if told and not lacks:
-        return Proof(True, f"Restarted as attempt {order.attempt}{carries} (pod {name}): {order.reason}")
+        return RestartProof(True, f"Restarted as attempt {order.attempt}{carries} (pod {name}): {order.reason}")
     without = ([] if told else [f"the attempt number {order.attempt}"]) + ([_listed(lacks)] if lacks else [])
-    return Proof(False, f"Restarted{carries}, but without {', '.join(without)}: pod {name} {_why(workload, pod)}. "
-                        f"{order.reason}")  # fmt: skip
+    lacking = f"Restarted{carries}, but without {', '.join(without)}"
+    return RestartProof(False, f"{lacking}: pod {name} {_why(workload, pod)}. {order.reason}")
 
 
 def _why(workload: Workload, pod: Object) -> str:
@@ -80,5 +80,5 @@ def _literals(container: Mapping[str, Any]) -> Mapping[str, str]:
     return {one["name"]: one.get("value") or "" for one in container.get("env") or () if not one.get("valueFrom")}
 
 
-def _listed(values: Mapping[str, str] | Iterable[str]) -> str:
-    return ", ".join(f"{name}={text}" for name, text in sorted(dict(values).items()))
+def _listed(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={text}" for name, text in sorted(values.items()))

@@ -79,6 +79,8 @@ class OwnerReader:
         def look_up(resource: Resource, namespace: str, reference: OwnerReference) -> Object | None:
             nonlocal last
             last = self._stores[resource].by_uid(reference.uid)
+            if last is not None and last["metadata"].get("namespace") != namespace:
+                last = None  # the reference is a forged one
             return last or self._get(resource, namespace, reference.name, until_s)
 
         try:
