@@ -35,6 +35,8 @@ NO_TOKEN = (
     "service account of yours with --service-account NAME, for which one is made (`create` on serviceaccounts/token)"
 )
 MAX_FORM_BYTES = 8192
+MAX_FOLDER_BYTES = 60
+"""What a socket below it adds has 40 or so."""
 
 
 _Ask = Callable[[str, str, Mapping[str, str], "bytes | None"], "Answer"]
@@ -170,7 +172,7 @@ def _socket(ask: _Ask) -> Iterator[Path]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's
             """Nothing: the command says what matters."""
 
-    with tempfile.TemporaryDirectory(prefix="kubectl-tidegauge-") as folder:
+    with tempfile.TemporaryDirectory(prefix="kubectl-tidegauge-", dir=_short_folder()) as folder:
         path = Path(folder) / "api.sock"
         with _Server(str(path), Handler) as server:
             threading.Thread(target=server.serve_forever, name="kubectl-tidegauge", daemon=True).start()
@@ -178,6 +180,12 @@ def _socket(ask: _Ask) -> Iterator[Path]:
                 yield path
             finally:
                 server.shutdown()
+
+
+def _short_folder() -> str:
+    """The folder for temporary files; a job's may be too deep for a socket, whose path has 107 bytes (unix(7))."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= MAX_FOLDER_BYTES else "/tmp"
 
 
 if __name__ == "__main__":

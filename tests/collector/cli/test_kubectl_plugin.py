@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
@@ -145,23 +146,34 @@ def test_what_cannot_work_is_told_with_the_next_step(
     assert told in capsys.readouterr().err
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("below", ["", "a/" * 60], ids=["short", "longer than a socket's path may be"])
 def test_nobody_else_can_use_the_socket_and_none_is_left(
-    kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kubeconfig: Path, short_folder: Path, below: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+    usual = short_folder / below
+    usual.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr("tempfile.tempdir", str(usual))
+    sockets: list[Path] = []
     modes: list[int] = []
     real = os.stat
 
     def command(words: list[str]) -> int:
         socket = Path(words[-1].removeprefix("unix://"))
         modes.append(real(socket.parent).st_mode & 0o777)
+        sockets.append(socket)
         return 0
 
     monkeypatch.setattr("tidegauge.cli.kubectl_plugin.tidegauge", command)
     assert main(["--kubeconfig", str(kubeconfig), "jobs"]) == 0
     assert modes == [0o700]
-    assert list(tmp_path.glob("kubectl-tidegauge-*")) == []
+    assert not sockets[0].parent.exists()
+    assert list(usual.glob("kubectl-tidegauge-*")) == []
 
 
 def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
