@@ -108,7 +108,8 @@ def plain_manifest() -> str:
     values = helm_python.values_from_yaml((PLAIN / "values.yaml").read_text(encoding="utf-8"))
     with helm_python.Chart.load(str(CHART)) as chart:
         rendered: Mapping[str, str] = chart.render(values, name="tidegauge", namespace=NAMESPACE)
-    texts = [text for path, text in sorted(rendered.items()) if not path.endswith("NOTES.txt")]
+    texts = [path.read_text(encoding="utf-8") for path in sorted((CHART / "crds").glob("*.yaml"))]
+    texts += [text for path, text in sorted(rendered.items()) if not path.endswith("NOTES.txt")]
     documents = [part.strip("\n") for text in texts for part in f"\n{text}".split("\n---") if part.strip()]
     lines = "\n---\n".join(document for document in documents if yaml.safe_load(document)).splitlines()
     return MANIFEST_HEAD + "---\n" + "\n".join(line.rstrip() for line in lines if HELM_ONLY not in line) + "\n"

@@ -284,14 +284,17 @@ true
 
 {{- /* As text. What is no YAML, or no mapping, would leave the head without the policy that was meant. */ -}}
 {{- define "tidegauge.policy" -}}
-{{- if kindIs "map" .Values.policy -}}
-{{- toYaml .Values.policy -}}
-{{- else -}}
-{{- with (.Values.policy | fromYaml).Error -}}
+{{- $given := .Values.policy -}}
+{{- if not (kindIs "map" $given) -}}
+{{- $given = fromYaml .Values.policy -}}
+{{- with $given.Error -}}
 {{- fail (printf "policy is not a YAML mapping: %s" .) -}}
 {{- end -}}
-{{- .Values.policy -}}
 {{- end -}}
+{{- if and (eq (toString $given.mode) "act") (not .Values.workloads.actions) -}}
+{{- fail "policy has mode: act, and workloads.actions is false: no role may change a workload. Set workloads.actions=true" -}}
+{{- end -}}
+{{- ternary (toYaml .Values.policy) (toString .Values.policy) (kindIs "map" .Values.policy) -}}
 {{- end -}}
 
 {{- /* Settings of the service as one YAML file. What the chart's own objects rest on is not for `settings` to change. */ -}}

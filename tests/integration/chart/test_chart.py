@@ -50,6 +50,13 @@ def test_helm_has_nothing_to_say_against_it(path: Path, version: str) -> None:
     assert report["errors"] == []
 
 
+@pytest.mark.parametrize("path", sorted((CHART / "crds").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_charts_definitions_are_whole(path: Path, version: str) -> None:
+    """Helm installs them as they are, before it renders anything."""
+    assert problems([yaml.safe_load(path.read_text(encoding="utf-8"))], version) == []
+
+
 @pytest.mark.parametrize("path", VALUES_FILES, ids=name_of_site)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_chart_renders_objects_that_the_api_server_accepts(path: Path, version: str) -> None:

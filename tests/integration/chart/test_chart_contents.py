@@ -147,6 +147,45 @@ def test_pods_that_say_it_and_namespaces_that_say_it_are_never_asked_about_twice
         assert [rule["values"] for rule in out] == [["kube-system", NAMESPACE]]
 
 
+WORKLOADS = {"jobs", "jobsets", "trainjobs", "pytorchjobs", "rayjobs", "workloads", "pods", "pods/status"}
+
+
+@pytest.mark.parametrize(
+    ("switched_on", "head", "controller"),
+    [
+        ({}, set(), set()),
+        ({"actions": True}, WORKLOADS - {"pods", "pods/status"}, WORKLOADS - {"pods", "pods/status"}),
+        ({"podConditions": True}, WORKLOADS - {"pods", "pods/status", "workloads"}, {"pods/status"}),
+        (
+            {"actions": True, "podConditions": True},
+            WORKLOADS - {"pods", "pods/status"},
+            WORKLOADS - {"pods"},
+        ),
+    ],
+    ids=["by default", "actions", "conditions", "both"],
+)
+def test_roles_change_workloads_and_pods_only_where_that_is_switched_on(
+    switched_on: dict[str, bool], head: set[str], controller: set[str]
+) -> None:
+    given = rights(render(with_registry(workloads=switched_on)))
+    changes = {
+        (who, resource.partition(".")[0])
+        for who, resource, verb in given
+        if verb not in ("get", "list", "watch") and resource.partition(".")[0] in WORKLOADS
+    }
+    assert {what for who, what in changes if who == "head"} == head
+    assert {what for who, what in changes if who == "controller"} == controller
+
+
+def test_controller_is_told_whether_it_marks_pods(least: Rendered, full: Rendered) -> None:
+    def arguments(rendered: Rendered) -> list[str]:
+        found: list[str] = rendered.one("Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+        return found
+
+    assert "--no-pod-conditions" in arguments(least)
+    assert "--no-pod-conditions" not in arguments(full)
+
+
 def test_chart_grants_create_of_events_incidents_and_reviews_alone(least: Rendered, full: Rendered) -> None:
     def creates(rendered: Rendered) -> set[str]:
         roles = [o for o in rendered.objects if o["kind"] == "ClusterRole"]
@@ -204,7 +243,8 @@ def annotations_of(rendered: Rendered, kind: str) -> Any:
 
 def test_a_change_of_the_policy_makes_no_new_pods_and_it_may_be_text_or_not() -> None:
     first, second = (
-        render(with_registry(policy=policy)) for policy in (POLICY, yaml.safe_dump(POLICY | {"mode": "act"}))
+        render(with_registry(policy=policy, workloads={"actions": True}))
+        for policy in (POLICY, yaml.safe_dump(POLICY | {"mode": "act"}))
     )
     for kind in ("DaemonSet", "StatefulSet"):
         assert annotations_of(first, kind) == annotations_of(second, kind)

@@ -91,6 +91,8 @@ def test_a_bad_value_is_refused_by_name(path: str, value: object) -> None:
         (with_registry(settings={"engine_tls": True}), "settings.engine_tls: agents call the address of the Service"),
         (with_registry(policy="mode: [act"), "policy is not a YAML mapping: .*line 1"),
         (with_registry(policy="- act\n"), "policy is not a YAML mapping"),
+        (with_registry(policy="mode: act\n"), "Set workloads.actions=true"),
+        (with_registry(policy={"version": 1, "mode": "act"}), "Set workloads.actions=true"),
         (with_registry(webAccess={"certificateSecret": "tls"}), "set webAccess.existingSecret to a Secret"),
         (with_registry(webAccess={"existingSecret": "web", "files": ["api-tokens"]}), "set webAccess.tls to none"),
         (

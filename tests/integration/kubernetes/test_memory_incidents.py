@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from integration.kubernetes.chart_accounts import chart_objects
+from integration.kubernetes.chart_accounts import CHART
 from integration.kubernetes.port_world import ApiWorld
 from integration.kubernetes.target import Connection, KubeTarget, eventually, for_namespace
 from scheduler_values import decision, incident
@@ -34,8 +35,8 @@ def world(kube: KubeTarget, namespace: str, tmp_path: Path) -> Iterator[ApiWorld
 @pytest.fixture
 def objects(admin: Connection, namespace: str) -> Iterator[str]:
     """The path of the namespace's MemoryIncidents; the definition is the chart's."""
-    (definition,) = [one for one in chart_objects({}) if one["kind"] == "CustomResourceDefinition"]
-    definition["metadata"]["labels"] |= for_namespace(namespace)
+    definition = yaml.safe_load((CHART / "crds" / "memoryincidents.yaml").read_text(encoding="utf-8"))
+    definition["metadata"]["labels"] = dict(for_namespace(namespace))
     admin.do("POST", DEFINITIONS, definition)
     path = f"/apis/tidegauge.dev/v1alpha1/namespaces/{namespace}/memoryincidents"
     eventually(lambda: admin.ask("GET", path).code, lambda code: code == 200)

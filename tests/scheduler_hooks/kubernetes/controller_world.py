@@ -32,7 +32,7 @@ class TheirControllers(FakeControllers):
 class Process:
     """One replica of ours that leads; it remembers nothing of an earlier one."""
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Any, *, marks: bool = True) -> None:
         self.world = world
         self.leads = True
         self.told: list[WorkKey] = []
@@ -44,6 +44,7 @@ class Process:
             self.look,
             may_act=lambda: self.leads,
             counts=self.counts,
+            marks=marks,
             now_s=lambda: world.now_s,
         )
 

@@ -48,6 +48,12 @@ def marks(world: ControllerWorld) -> dict[str, str | None]:
     return {name: None if one is None else one["status"] for name, one in found.items()}
 
 
+def test_a_controller_without_pod_conditions_writes_nothing_into_pods() -> None:
+    world = with_incident(pods=3)
+    assert Process(world, marks=False).work() is None
+    assert writes(world.kube) == []
+
+
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_every_pod_is_marked_once_with_what_its_owner_is_told(kind: str) -> None:
     world = with_incident(kind, pods=3)

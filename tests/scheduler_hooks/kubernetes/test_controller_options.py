@@ -19,6 +19,7 @@ def test_in_a_pod_only_the_webhook_has_to_be_said(tmp_path: Path) -> None:
     assert options.namespace == "tidegauge"
     assert (options.kubeconfig, options.namespaces) == (None, None)
     assert options.kinds == tuple(KINDS)
+    assert options.pod_conditions
     assert options.webhook is not None
     assert (options.webhook.port, options.health_port) == (9443, 8081)
     assert options.webhook.injection.shared_gpu_replicas is None
@@ -30,8 +31,9 @@ def test_everything_can_be_said() -> None:
          "--webhook-host=::", "--webhook-port=1", "--probe-image=p", "--service-name=s",
          "--webhook-configuration=w", "--certificate-secret=c", "--shared-gpu-replicas=4",
          '--probe-resources={"limits": {"cpu": "1"}}', "--health-host=::1", "--health-port=65535",
-         "--log-level=debug"]
+         "--log-level=debug", "--no-pod-conditions"]
     )  # fmt: skip
+    assert not options.pod_conditions
     assert options.namespaces == ("x", "y")
     assert options.kinds == ("Job", "RayJob")
     assert options.webhook is not None

@@ -41,6 +41,8 @@ class Options:
     namespaces: tuple[str, ...] | None
     """``None``: all."""
     kinds: tuple[str, ...]
+    pod_conditions: bool
+    """Put ``LEAK_CONDITION`` on pods of workloads with an incident."""
     webhook: WebhookOptions | None
     health_host: str
     health_port: int
@@ -60,6 +62,7 @@ def parse_options(arguments: Sequence[str], *, own_namespace: Path = SERVICE_ACC
         lease=given.lease,
         namespaces=given.namespaces,
         kinds=given.kinds,
+        pod_conditions=not given.no_pod_conditions,
         webhook=None if given.no_webhook else _webhook(parser, given),
         health_host=given.health_host,
         health_port=given.health_port,
@@ -79,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--lease", metavar="NAME", default="tidegauge-controller", help="the Lease whose holder acts (%(default)s)")
     add("--namespaces", type=_words, metavar="A,B", help="act only in these namespaces; default: all")
     add("--kinds", type=_kinds, metavar="A,B", default=tuple(KINDS), help=f"default: {','.join(KINDS)}")
+    add("--no-pod-conditions", action="store_true", help="never write the status of pods, for a podFailurePolicy")
     add("--no-webhook", action="store_true", help="pods are injected by a MutatingAdmissionPolicy, or not at all")
     add("--webhook-host", metavar="ADDRESS", default="0.0.0.0", help="%(default)s; :: for IPv6")
     add("--webhook-port", type=_port, metavar="PORT", default=9443, help="%(default)s")

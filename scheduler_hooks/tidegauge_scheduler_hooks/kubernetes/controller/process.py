@@ -65,7 +65,9 @@ class Controller:
         if options.webhook is not None:
             owners = OwnerReader(quick_api, self._look.kinds, self._look.stores)
             self._webhook = Webhook(options.webhook, options, api, watches, owners, leading=self._leading)
-        self._reconciler = Reconciler(api, self._look, may_act=self._leading, counts=self._counts)
+        self._reconciler = Reconciler(
+            api, self._look, may_act=self._leading, counts=self._counts, marks=options.pod_conditions
+        )
         self._workers = [
             threading.Thread(target=self._work, name=f"tidegauge-worker-{number}", daemon=True)
             for number in range(WORKERS)

@@ -97,7 +97,7 @@ WAITING_EVENT, DROPPED_EVENT = "GpuMemoryRequeueWaits", "GpuMemoryRequeueDropped
 
 class Reconciler:
     """Thread-safe, as long as no two threads work on one key at once. ``may_act`` says whether this process leads, and
-    is asked before every step."""
+    is asked before every step. ``marks``: put ``LEAK_CONDITION`` on pods."""
 
     def __init__(
         self,
@@ -106,9 +106,11 @@ class Reconciler:
         *,
         may_act: Callable[[], bool],
         counts: StepCounts,
+        marks: bool = True,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
+        self._marks = marks
         self._look = look
         self._may_act = may_act
         self._counts = counts
@@ -139,7 +141,7 @@ class Reconciler:
 
     def _next(self, workload: Workload) -> WorkloadStep | None:
         around = self._look.surroundings(workload)
-        return next_step(workload, around, now_s=self._now_s())
+        return next_step(workload, around, now_s=self._now_s(), marks=self._marks)
 
     def _wait(self, key: WorkKey, workload: Workload, step: WorkloadStep) -> float:
         assert step.order is not None

@@ -62,8 +62,8 @@ class WorkloadStep:
     pods: tuple[Object, ...] = ()
 
 
-def next_step(workload: Workload, around: StepSurroundings, *, now_s: float) -> WorkloadStep | None:
-    """The next step. ``None``: there is nothing to do until something changes."""
+def next_step(workload: Workload, around: StepSurroundings, *, now_s: float, marks: bool = True) -> WorkloadStep | None:
+    """The next step. ``None``: there is nothing to do until something changes. ``marks``: pods are marked."""
     if workload.obj["metadata"].get("deletionTimestamp"):
         return None
     text = annotations_of(workload.obj).get(REQUEUE)
@@ -73,7 +73,7 @@ def next_step(workload: Workload, around: StepSurroundings, *, now_s: float) -> 
         except ValueError as error:
             return WorkloadStep(Act.DROP, f"the annotation {REQUEUE} cannot be read: {error}")
         return _of_order(workload, order, around, now_s=now_s)
-    return _of_incident(workload) or _of_restart(workload, around)
+    return (_of_incident(workload) if marks else None) or _of_restart(workload, around)
 
 
 def _of_order(workload: Workload, order: RequeueOrder, around: StepSurroundings, *, now_s: float) -> WorkloadStep:
