@@ -15,6 +15,7 @@ from chaos.nodes import API_PORT, METRICS_PORT, Node
 from chaos.site import ChaosSite
 from integration.security.users import ADA, AS_USER, MALLORY
 
+ROOT = Path(__file__).parents[2]
 UP_WITHIN_S = 60.0
 OWNER = "mallory"
 PAUSE_S = "0.1"
@@ -29,8 +30,12 @@ def hostile_tenant(site: ChaosSite) -> Iterator[None]:
     agent, names of 31 MiB, a share of /dev/shm, a stopped process with a socket. Raises ``AssertionError`` if one of
     them does not come up, or ends before the block: it would prove nothing."""
     node = site.nodes[1]
-    environ = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    environ |= {"TIDEGAUGE_RUN_DIR": str(node.run_dir), "ACTOR_PAUSE_S": PAUSE_S}
+    environ = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": f"{ROOT / 'collector'}:{ROOT / 'tests'}",
+        "TIDEGAUGE_RUN_DIR": str(node.run_dir),
+        "ACTOR_PAUSE_S": PAUSE_S,
+    }
     log = site.folder / "tenant.log"
     log.write_text("")
     started: list[subprocess.Popen[bytes]] = []

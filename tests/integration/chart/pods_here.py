@@ -114,6 +114,8 @@ class PodsHere:
             process.kill()
             if process.stdout is None or process.stdout.closed:  # a test has read all of it
                 process.wait()
+                if process.stdin is not None:
+                    process.stdin.close()
             else:
                 process.communicate()
 
