@@ -46,7 +46,9 @@ class ApiWorld(ContractWorld):
         self.admin = kube.admin
         self.api = open_api(kube.kubeconfig, qps=500, burst=500, timeout_s=60)
         self.ranks = FakeRanks()
-        kubeconfig = kube.as_user(namespace, list(component_rules("head")), folder=folder, name="head")
+        kubeconfig = kube.as_user(
+            namespace, list(component_rules("head", workloads={"actions": True})), folder=folder, name="head"
+        )
         head = open_api(kubeconfig, qps=500, burst=500, timeout_s=60)
         self._watches = ClientWatches(head, namespaces=[namespace])
         self.directory = PodDirectory(self._watches, ["Job", "JobSet"])
