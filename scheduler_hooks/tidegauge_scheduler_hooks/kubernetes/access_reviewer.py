@@ -5,19 +5,14 @@ https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/subj
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
 
 from tidegauge.http.namespace_rights import AccessRight
 from tidegauge.http.token_reviews import ReviewedUser, ReviewUnavailableError
-from tidegauge.rate_limited_log import FewLines
-from tidegauge_scheduler_hooks.kubernetes.ports import ACCESS_REVIEWS, JOBS, ForbiddenError
-from tidegauge_scheduler_hooks.kubernetes.token_reviewer import ReviewApi
-from tidegauge_scheduler_hooks.ports import SchedulerError
-
-log = logging.getLogger(__name__)
+from tidegauge_scheduler_hooks.kubernetes.ports import ACCESS_REVIEWS, JOBS
+from tidegauge_scheduler_hooks.kubernetes.reviews import ApiReviews, ReviewApi
 
 QPS, BURST = 100.0, 300
 """Of all reviews: a page waits for one of each namespace. The API server has its own limits for each client."""
@@ -31,19 +26,13 @@ class ApiAccessReviewer:
     """Thread-safe."""
 
     def __init__(self, api: ReviewApi, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        self._api = api
-        self._monotonic_s = monotonic_s
-        self._lines = FewLines(log)
+        self._reviews = ApiReviews(
+            api, ACCESS_REVIEWS, problem="rights in Kubernetes are not known", no_right=NO_RIGHT,
+            monotonic_s=monotonic_s,
+        )  # fmt: skip
 
     def may(self, user: ReviewedUser, wanted: AccessRight) -> bool:
-        body = {"apiVersion": ACCESS_REVIEWS.api_version, "kind": ACCESS_REVIEWS.kind, "spec": _spec(user, wanted)}
-        try:
-            answer = self._api.review(ACCESS_REVIEWS, body)
-        except SchedulerError as error:
-            why = f"{error}; {NO_RIGHT}" if isinstance(error, ForbiddenError) else str(error)
-            self._lines.say(logging.ERROR, "rights in Kubernetes are not known: %s", why, now_s=self._monotonic_s())
-            raise ReviewUnavailableError(why) from error
-        status = answer.get("status")
+        status = self._reviews.status(_spec(user, wanted))
         if not isinstance(status, dict):
             raise ReviewUnavailableError("the answer has no status")
         # An authorizer that says no beside one that says yes has the last word.

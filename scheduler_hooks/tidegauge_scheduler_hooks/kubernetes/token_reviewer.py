@@ -5,17 +5,13 @@ https://kubernetes.io/docs/reference/kubernetes-api/authentication-resources/tok
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from tidegauge.http.token_reviews import ReviewedUser, ReviewUnavailableError
-from tidegauge.rate_limited_log import FewLines
-from tidegauge_scheduler_hooks.kubernetes.ports import TOKEN_REVIEWS, ForbiddenError, Object, Resource
-from tidegauge_scheduler_hooks.ports import SchedulerError
-
-log = logging.getLogger(__name__)
+from tidegauge.http.token_reviews import ReviewedUser
+from tidegauge_scheduler_hooks.kubernetes.ports import TOKEN_REVIEWS
+from tidegauge_scheduler_hooks.kubernetes.reviews import ApiReviews, ReviewApi
 
 TIMEOUT_S = 5.0
 """Of a review: somebody waits for a page."""
@@ -28,36 +24,23 @@ NO_RIGHT = (
 )
 
 
-class ReviewApi(Protocol):
-    """What is needed of ``client.api.ClientApi``."""
-
-    def review(self, resource: Resource, body: Object) -> Object:
-        """Raises ``SchedulerError``."""
-
-
 class ApiTokenReviewer:
     """Reviews tokens for ``audience``; ``None``: for the API server's own. Thread-safe."""
 
     def __init__(
         self, api: ReviewApi, *, audience: str | None, monotonic_s: Callable[[], float] = time.monotonic
     ) -> None:
-        self._api = api
+        self._reviews = ApiReviews(
+            api, TOKEN_REVIEWS, problem="tokens of Kubernetes cannot be checked", no_right=NO_RIGHT,
+            monotonic_s=monotonic_s,
+        )  # fmt: skip
         self._audience = audience
-        self._monotonic_s = monotonic_s
-        self._lines = FewLines(log)
 
     def review(self, token: str) -> ReviewedUser | None:
         spec: dict[str, Any] = {"token": token}
         if self._audience is not None:
             spec["audiences"] = [self._audience]
-        body = {"apiVersion": TOKEN_REVIEWS.api_version, "kind": TOKEN_REVIEWS.kind, "spec": spec}
-        try:
-            answer = self._api.review(TOKEN_REVIEWS, body)
-        except SchedulerError as error:
-            why = f"{error}; {NO_RIGHT}" if isinstance(error, ForbiddenError) else str(error)
-            self._lines.say(logging.ERROR, "tokens of Kubernetes cannot be checked: %s", why, now_s=self._monotonic_s())
-            raise ReviewUnavailableError(why) from error
-        return _reviewed(answer.get("status"), self._audience)
+        return _reviewed(self._reviews.status(spec), self._audience)
 
 
 def _reviewed(status: Any, audience: str | None) -> ReviewedUser | None:
