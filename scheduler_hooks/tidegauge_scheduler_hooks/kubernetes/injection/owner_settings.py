@@ -40,7 +40,7 @@ class PodSettings(NamedTuple):
     """Why the workload could not be read, for people."""
 
 
-def own_settings(metadata: Mapping[str, Any]) -> PodSettings:
+def own_settings(metadata: Mapping[str, Any], namespace: str) -> PodSettings:  # noqa: ARG001 - as OwnerReader's
     """Those of a pod that is its own workload."""
     pod = {"metadata": metadata}
     return PodSettings(attempt_of(pod), annotations_of(pod).get(CHANGES))
@@ -88,7 +88,7 @@ class OwnerReader:
             if owned is None:
                 raise PermanentError("its owner is not in this namespace (any more)")
             if owned.kind is POD:
-                return own_settings(metadata)
+                return own_settings(metadata, namespace)
             obj = owned.obj
             if last is not None and self._may_be_old(owned.kind.resource, last):
                 obj = self._get(owned.kind.resource, namespace, last["metadata"]["name"], until_s)

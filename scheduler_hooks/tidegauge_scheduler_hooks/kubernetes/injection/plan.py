@@ -95,7 +95,7 @@ def plan_injection(
     namespace: str,
     namespace_labels: Mapping[str, str],
     options: InjectionOptions,
-    settings_of: Callable[[Mapping[str, Any], str], PodSettings] = lambda metadata, _: own_settings(metadata),
+    settings_of: Callable[[Mapping[str, Any], str], PodSettings] = own_settings,
 ) -> Injection | Skipped:
     """Plan for one pod. ``namespace`` is the request's: the pod's own is empty while it is created. ``settings_of``
     (metadata, namespace) is asked only for a pod that is injected."""

@@ -41,7 +41,7 @@ class Injector:
         options: InjectionOptions,
         namespace_labels: Callable[[str], Mapping[str, str] | None],
         history: Callable[[str, str], str | None] = lambda *_: None,
-        settings_of: Callable[[Mapping[str, Any], str], PodSettings] = lambda metadata, _: own_settings(metadata),
+        settings_of: Callable[[Mapping[str, Any], str], PodSettings] = own_settings,
     ) -> None:
         """``namespace_labels``: labels of a namespace by its name, ``None`` if it is not known (yet). ``history``: what
         earlier runs of the job with this namespace and name needed, ``None`` if it is not known. ``settings_of``: as in
