@@ -35,6 +35,15 @@ class ShowsIncidents(Protocol):
         knows it. The same again changes nothing. Raises ``SchedulerError``."""
 
 
+class IncidentReads(Protocol):
+    """The methods of ``store.IncidentStore`` that are called here. They raise ``AuditError``."""
+
+    def incidents(self, *, since_s: float) -> Sequence[Incident]:
+        """Those that are open, or were closed at or after that time."""
+
+    def incident(self, number: int, /) -> Incident | None: ...
+
+
 class _Due(NamedTuple):
     incident: Incident
     records: Sequence[DecisionRecord]
@@ -44,13 +53,14 @@ class _Due(NamedTuple):
 class ShownIncidents:
     """A ``RecordWriter``; ``tick`` for one thread. ``submit`` is that of ``OneCallEach``.
 
-    ``changed`` gives incidents that are open, or were closed at or after a time; ``records_of`` the decisions about
-    one. Both raise ``AuditError``."""
+    ``open_incidents`` gives those of now, from memory; the database, ``kept``, is read for those that have closed.
+    ``records_of`` gives the decisions about one and raises ``AuditError``."""
 
     def __init__(
         self,
         schedulers: Mapping[str, object],
-        changed: Callable[[float], Sequence[Incident]],
+        open_incidents: Callable[[], Sequence[Incident]],
+        kept: IncidentReads,
         records_of: Callable[[int], Sequence[DecisionRecord]],
         jobs: Callable[[], Sequence[JobView]],
         *,
@@ -59,7 +69,8 @@ class ShownIncidents:
         monotonic_s: Callable[[], float],
     ) -> None:
         self._schedulers = {name: port for name, port in schedulers.items() if isinstance(port, ShowsIncidents)}
-        self._changed = changed
+        self._open_incidents = open_incidents
+        self._kept = kept
         self._records_of = records_of
         self._jobs = jobs
         self._calls = OneCallEach(submit)
@@ -67,6 +78,8 @@ class ShownIncidents:
         self._monotonic_s = monotonic_s
         self._next_s = float("-inf")
         self._lock = threading.Lock()
+        self._known: dict[int, Incident] | None = None
+        """Those that are open, and those that have closed and are not shown so yet; ``None``: nothing was read."""
         self._shown: dict[int, tuple[object, ...]] = {}
         """What was written of each."""
         self._refused_until_s: dict[str, float] = {}
@@ -95,20 +108,41 @@ class ShownIncidents:
         with self._lock:
             refused = {name for name, until_s in self._refused_until_s.items() if now_s < until_s}
         free = {name for name in self._schedulers if self._calls.is_free(name) and name not in refused}
-        mine = [one for one in self._changed(self._now_s() - CLOSED_SINCE_S) if one.scheduler in self._schedulers]
-        with self._lock:
-            for number in self._shown.keys() - {one.number for one in mine}:
-                del self._shown[number]
+        known = self._look()
         views = {view.key: view for view in self._jobs() if view.ranks}
         due: dict[str, list[_Due]] = {}
-        for incident in mine:
+        for incident in list(known.values()):
             name = incident.scheduler
             if name is None or name not in free or len(due.get(name, ())) >= MAX_AT_ONCE:
                 continue
             records = self._records_of(incident.number)
-            if self._shown.get(incident.number) != _what_is_shown(incident, records):
+            with self._lock:
+                is_shown = self._shown.get(incident.number) == _what_is_shown(incident, records)
+                if is_shown and not incident.is_open:  # nothing more will come of it
+                    del known[incident.number], self._shown[incident.number]
+            if not is_shown:
                 due.setdefault(name, []).append(_Due(incident, records, views.get(incident.key.job)))
         return due
+
+    def _look(self) -> dict[int, Incident]:
+        """Those that are open, and those that have closed since they were shown."""
+        if self._known is None:
+            known = {one.number: one for one in self._kept.incidents(since_s=self._now_s() - CLOSED_SINCE_S)}
+        else:
+            known = dict(self._known)
+        is_open = {one.number: one for one in self._open_incidents()}
+        for number in [one.number for one in known.values() if one.is_open and one.number not in is_open]:
+            closed = self._kept.incident(number)
+            if closed is None:
+                del known[number]
+            else:
+                known[number] = closed
+        known = {number: one for number, one in (known | is_open).items() if one.scheduler in self._schedulers}
+        with self._lock:
+            for number in self._shown.keys() - known.keys():
+                del self._shown[number]
+        self._known = known
+        return known
 
     def _show(self, name: str, due: Sequence[_Due]) -> None:
         for one in due:

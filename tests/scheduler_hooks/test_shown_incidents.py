@@ -44,7 +44,9 @@ class Site:
         self.scheduler = Scheduler()
         self.now_s = 0.0
         self.calls: list[Callable[[], None]] = []
-        self.incidents: list[Incident] = [OPEN]
+        self.kept: list[Incident] = [OPEN]
+        """In the database; those that are open are in the loop's memory, too."""
+        self.reads = 0
         self.since_s: list[float] = []
         self.jobs = [job_view(job_id=JOB.job_id)]
         self.database_is_away = False
@@ -54,7 +56,8 @@ class Site:
         """As another head would have it."""
         return ShownIncidents(
             {"fake": self.scheduler, "silent": object()},
-            self.changed,
+            lambda: [one for one in self.kept if one.is_open],
+            self,
             lambda _: (),
             lambda: self.jobs,
             submit=self.calls.append,
@@ -62,11 +65,19 @@ class Site:
             monotonic_s=lambda: self.now_s,
         )
 
-    def changed(self, since_s: float) -> Sequence[Incident]:
+    def incidents(self, *, since_s: float) -> Sequence[Incident]:
+        self._read()
+        self.since_s.append(since_s)
+        return self.kept
+
+    def incident(self, number: int, /) -> Incident | None:
+        self._read()
+        return next((one for one in self.kept if one.number == number), None)
+
+    def _read(self) -> None:
+        self.reads += 1
         if self.database_is_away:
             raise AuditError("locked")
-        self.since_s.append(since_s)
-        return self.incidents
 
     def pass_s(self, seconds: float, *, works: bool = True) -> list[Incident]:
         """What has been shown since."""
@@ -86,9 +97,9 @@ def site() -> Site:
 
 def test_each_state_of_an_incident_is_shown_once(site: Site) -> None:
     assert site.pass_s(60) == [OPEN]
-    grown = site.incidents[0] = replace(OPEN, onset_step=17)
+    grown = site.kept[0] = replace(OPEN, onset_step=17)
     assert site.pass_s(60) == [grown]
-    site.incidents[0] = CLOSED
+    site.kept[0] = CLOSED
     assert site.pass_s(60) == [CLOSED]
     assert site.pass_s(3600) == []
     assert all(job is not None for job in site.scheduler.jobs)
@@ -96,15 +107,23 @@ def test_each_state_of_an_incident_is_shown_once(site: Site) -> None:
 
 def test_another_head_shows_what_closed_while_there_was_none(site: Site) -> None:
     site.pass_s(60)
-    site.incidents[0], site.jobs = CLOSED, []
-    site.component = site.another()
+    site.kept[0], site.jobs = CLOSED, []
+    site.component, began_s = site.another(), site.now_s
     assert site.pass_s(60) == [CLOSED]
     assert site.scheduler.jobs[-1] is None
-    assert site.since_s[-1] == pytest.approx(1e9 + site.now_s - CLOSED_SINCE_S, abs=LOOK_EVERY_S)
+    assert site.since_s[-1] == pytest.approx(1e9 + began_s - CLOSED_SINCE_S, abs=LOOK_EVERY_S)
+
+
+def test_the_database_is_read_at_the_start_and_for_what_has_closed_alone(site: Site) -> None:
+    site.pass_s(600)
+    assert site.reads == 1
+    site.kept[0] = CLOSED
+    assert site.pass_s(600) == [CLOSED]
+    assert site.reads == 2
 
 
 def test_incidents_of_other_schedulers_are_left_alone(site: Site) -> None:
-    site.incidents = [replace(OPEN, scheduler="silent"), replace(OPEN, scheduler=None)]
+    site.kept = [replace(OPEN, scheduler="silent"), replace(OPEN, scheduler=None)]
     assert site.pass_s(60) == []
 
 
@@ -123,7 +142,7 @@ def test_a_refusal_is_logged_once_and_tried_again_minutes_later(site: Site, capl
 
 
 def test_a_defect_over_one_incident_hides_no_other(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    site.incidents = [OPEN, replace(OPEN, number=2)]
+    site.kept = [OPEN, replace(OPEN, number=2)]
     site.scheduler.errors = [ZeroDivisionError()]
     assert [one.number for one in site.pass_s(60)] == [2]
     assert "could not show incident 1" in caplog.text
@@ -143,14 +162,14 @@ def test_a_database_that_is_away_is_asked_again(site: Site) -> None:
 
 
 def test_many_incidents_are_shown_a_few_at_a_time(site: Site) -> None:
-    site.incidents = [replace(OPEN, number=number) for number in range(MAX_AT_ONCE + 7)]
+    site.kept = [replace(OPEN, number=number) for number in range(MAX_AT_ONCE + 7)]
     assert len(site.pass_s(LOOK_EVERY_S)) == MAX_AT_ONCE
     assert len(site.pass_s(LOOK_EVERY_S)) == 7
 
 
 def test_what_is_forgotten_is_not_remembered(site: Site) -> None:
     site.pass_s(60)
-    site.incidents = []
+    site.kept = []
     site.pass_s(60)
-    site.incidents = [OPEN]
+    site.kept = [OPEN]
     assert site.pass_s(60) == [OPEN]

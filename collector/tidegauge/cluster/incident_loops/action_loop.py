@@ -231,8 +231,8 @@ def _loop_over(
     ends = JobEnds(schedulers, submit=workers.submit, monotonic_s=time.monotonic)
     remarks = EndRemarks(schedulers, submit=workers.submit, monotonic_s=time.monotonic)
     shown = ShownIncidents(
-        schedulers, lambda since_s: store.incidents.incidents(since_s=since_s), store.audit.records_of,
-        coordinator.jobs, submit=workers.submit, now_s=clock.now_s, monotonic_s=time.monotonic,
+        schedulers, loop.open_incidents, store.incidents, store.audit.records_of, coordinator.jobs,
+        submit=workers.submit, now_s=clock.now_s, monotonic_s=time.monotonic,
     )  # fmt: skip
     return loop, ends, remarks, shown, clock.now_s
 
