@@ -55,13 +55,14 @@ def mutated(store: Store, admission: Admission, warn: Callable[[str], None]) -> 
 def _concerned(store: Store, admission: Admission) -> Iterator[Mapping[str, Any]]:
     for configuration in store.of_kind(WEBHOOKS.group, WEBHOOKS.plural):
         for webhook in configuration.get("webhooks") or []:
-            if any(_covers(rule, admission) for rule in webhook.get("rules") or []) and _selects(
+            if any(covers(rule, admission) for rule in webhook.get("rules") or []) and _selects(
                 store, webhook, admission
             ):
                 yield webhook
 
 
-def _covers(rule: Mapping[str, Any], admission: Admission) -> bool:
+def covers(rule: Mapping[str, Any], admission: Admission) -> bool:
+    """Whether a rule of a webhook, or of an admission policy, is about this change."""
     resource = admission.resource
     wanted = f"{resource.plural}/{admission.subresource}" if admission.subresource else resource.plural
     star = f"*/{admission.subresource}" if admission.subresource else "*"

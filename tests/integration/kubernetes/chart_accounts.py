@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import celpy
-import helm_python
-import yaml
 from celpy import celtypes
 from celpy.adapter import json_to_cel
 
-from kube_emulator.webhooks import Admission
+from integration.chart.rendering import render, with_registry
+from kube_emulator.webhooks import Admission, covers
 
-CHART = Path(__file__).parents[3] / "helm" / "tidegauge"
 RELEASE, SYSTEM = "tidegauge", "tidegauge-system"
 COMPONENTS = ("head", "controller")
 
 
 def chart_objects(values: Mapping[str, Any]) -> list[Any]:
     """What a release of the chart is made of."""
-    image = {"registry": "registry.example.org", **values.get("image", {})}
-    with helm_python.Chart.load(str(CHART)) as chart:
-        texts = chart.render({**values, "image": image}, name=RELEASE, namespace=SYSTEM)
-    documents = (yaml.safe_load_all(text) for path, text in texts.items() if not path.endswith("NOTES.txt"))
-    return [one for found in documents for one in found if one]
+    return render(with_registry(**values), release=RELEASE, namespace=SYSTEM).objects
 
 
 class AccountPolicy:
@@ -51,7 +44,7 @@ class AccountPolicy:
 
     def refusal(self, admission: Admission) -> str | None:
         """The server's words, or ``None``: the change is admitted, or the policy is about others."""
-        if not any(_covers(rule, admission) for rule in self._rules):
+        if not any(covers(rule, admission) for rule in self._rules):
             return None
         scope: dict[str, Any] = {
             "request": json_to_cel(_request(admission)),
@@ -94,16 +87,6 @@ def _request(admission: Admission) -> dict[str, Any]:
         "subResource": admission.subresource,
         "userInfo": {"username": stands_for if component in COMPONENTS else admission.user.name},
     }
-
-
-def _covers(rule: Mapping[str, Any], admission: Admission) -> bool:
-    plural, subresource = admission.resource.plural, admission.subresource
-    named = {f"{plural}/{subresource}", f"{plural}/*"} if subresource else {plural}
-    return (
-        admission.resource.group in rule["apiGroups"]
-        and admission.operation in rule["operations"]
-        and bool(named & set(rule["resources"]))
-    )
 
 
 def component_rules(component: str, **values: Any) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from integration.kubernetes.chart_accounts import CHART
+from integration.chart.rendering import CHART
 from integration.kubernetes.port_world import ApiWorld
 from integration.kubernetes.target import Connection, KubeTarget, eventually, for_namespace
 from scheduler_values import decision, incident
