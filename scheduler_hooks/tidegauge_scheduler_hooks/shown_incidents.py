@@ -35,7 +35,7 @@ class ShowsIncidents(Protocol):
         knows it. The same again changes nothing. Raises ``SchedulerError``."""
 
 
-class IncidentReads(Protocol):
+class KeptIncidents(Protocol):
     """The methods of ``store.IncidentStore`` that are called here. They raise ``AuditError``."""
 
     def incidents(self, *, since_s: float) -> Sequence[Incident]:
@@ -60,7 +60,7 @@ class ShownIncidents:
         self,
         schedulers: Mapping[str, object],
         open_incidents: Callable[[], Sequence[Incident]],
-        kept: IncidentReads,
+        kept: KeptIncidents,
         records_of: Callable[[int], Sequence[DecisionRecord]],
         jobs: Callable[[], Sequence[JobView]],
         *,
