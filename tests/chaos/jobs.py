@@ -63,10 +63,11 @@ class TrainingJob:
         return {line["rank"]: line for line in self.story() if line["what"] == "began"}
 
     def host_pid_of(self, rank: int) -> int:
-        """The rank's pid as this machine numbers it."""
+        """The rank's pid as this machine numbers it. Raises ``AssertionError`` if it has ended."""
         wanted = self.rank_pids()[rank]
-        (found,) = [pid for pid in self.node.host.pids() if number_inside(pid) == wanted]
-        return found
+        found = [pid for pid in self.node.host.pids() if number_inside(pid) == wanted]
+        assert len(found) == 1, f"{self.name} rank {rank} (pid {wanted} of {self.node.name}) is {found}: {self.words()}"
+        return found[0]
 
     def is_running(self) -> bool:
         return self.process.poll() is None

@@ -25,6 +25,7 @@ from chaos.promises import (
     UNBROKEN,
     UNDISTURBED,
     Account,
+    Attempt,
     JobRecord,
     allowed_gap,
     broken_series,
@@ -46,9 +47,10 @@ STALE_WITHIN_S = 3.0 * SCRAPE_S
 """A sample is one scrape old at most, has waited for the agent's look (0.5 s), and a scrape may take its timeout."""
 SAMPLE_AGE = """
 (time() - tidegauge_rank_last_sample_timestamp_seconds)
-and on (job_id, attempt, rank) tidegauge_rank_allocated_bytes
+and on (hostname, job_id, attempt, rank, UUID) tidegauge_rank_allocated_bytes
 """
-"""Of ranks whose memory is shown. (Counters, and when a rank was last seen, linger for two minutes after its end.)"""
+"""Of ranks whose memory is shown. (Counters, and when a rank was last seen, linger for two minutes after its end. A
+tenant who claims to be a rank has no device.)"""
 LOOK_EVERY_S = 1.0
 SETTLED_WITHIN_S = 20.0
 ANSWER_WITHIN_S = 60.0
@@ -77,8 +79,10 @@ class Watch:
         self._dateless: set[str] = set()
         self._away: set[str] = set()
         self._scrapes = [NodeScrapes(node) for node in site.nodes]
-        self._onset: tuple[str, int, int] | None = None
-        """Of the leak when the scenario began: its job, its onset, and the rank's step."""
+        self._attempts: dict[str, int] = {}
+        """By job: its attempt when the scenario began. Counters of earlier ones may linger."""
+        self._onset: tuple[int, int, int] | None = None
+        """Of the leak when the scenario began: its job's attempt, its onset, and the rank's step."""
         self._stop = threading.Event()
         self._looker = threading.Thread(target=self._look_on, name="chaos-ledger", daemon=True)
         self.agents: dict[str, list[int]] = {}
@@ -124,6 +128,7 @@ class Watch:
         self._shown = account_of(self._site)
         self._before = {job.name: record_of(job) for job in self._site.jobs.values() if job.is_running()}
         self._requeues = {name: self._shown.carried_out(name, "requeue") for name in self._before}
+        self._attempts = {name: self._attempt_of(name) for name in self._before}
         self._open = self._shown.open_numbers()
         self.agents = {node.name: node.pids("agent") for node in self._site.nodes}
         self._onset = self._onset_now()
@@ -225,14 +230,15 @@ class Watch:
     def _unseen(self, ended_s: float, going_on: Collection[str]) -> list[str]:
         said = []
         ours = {one: self._name_of(one) for one in self._ids}
-        jobs = {one for one, name in ours.items() if name in self._site.jobs}
+        attempts = {Attempt(one, self._attempts[name]): name for one, name in ours.items() if name in self._attempts}
         for scrapes in self._scrapes:
             name = scrapes.node.name
-            said += [f"{name}: {line}" for line in broken_series(scrapes.pages, self._asked_s, jobs=jobs)]
+            said += [f"{name}: {line}" for line in broken_series(scrapes.pages, self._asked_s, jobs=attempts)]
             if name in self._away:
                 continue
             gap_s = unseen(
-                scrapes.pages, self._asked_s, ended_s, jobs={one for one in jobs if ours[one] in going_on}
+                scrapes.pages, self._asked_s, ended_s,
+                jobs={one for one, name in attempts.items() if name in going_on},
             )  # fmt: skip
             self.unseen_s = max(self.unseen_s, gap_s)
             if gap_s > MAX_UNSEEN_S:
@@ -240,14 +246,18 @@ class Watch:
         return said
 
     def _moved(self) -> list[str]:
-        before, now = self._onset, self._onset_now()
-        if before is None or (now is not None and now[0] != before[0]):
-            return []  # its next attempt is another leak
+        before = self._onset
+        if before is None or self._attempt_of("leaky") != before[0]:
+            return []  # its next attempt is another leak, which may not be seen yet
+        now = self._onset_now()
         return moved_onset(before[1], None if now is None else now[1], before[2])
 
-    def _onset_now(self) -> tuple[str, int, int] | None:
+    def _attempt_of(self, name: str) -> int:
+        return max(int(line["attempt"]) for line in self._site.jobs[name].told("began"))
+
+    def _onset_now(self) -> tuple[int, int, int] | None:
         """Of the leaking rank's present attempt, as the API shows it."""
-        attempt = max(line["attempt"] for line in self._site.jobs["leaky"].told("began"))
+        attempt = self._attempt_of("leaky")
         for job in self._site.eventually(
             lambda: self._site.api("/api/v1/jobs")["jobs"], "jobs", within_s=ANSWER_WITHIN_S
         ):
@@ -255,7 +265,7 @@ class Watch:
             for rank in job["ranks"]:
                 onset = rank["verdict"]["onset_step"]
                 if (job["job_name"], job["attempt"]) == ("leaky", attempt) and onset is not None:
-                    return f"{job['job_id']} {attempt}", onset, rank["step"]
+                    return attempt, onset, rank["step"]
         return None
 
     def _name_of(self, job_id: str) -> str:

@@ -31,6 +31,13 @@ class Step(NamedTuple):
     """Monotonic."""
 
 
+class Attempt(NamedTuple):
+    """Of a job: what its ranks' series bear beside their rank and device."""
+
+    job_id: str
+    number: int
+
+
 class Page(NamedTuple):
     """What a node's ``/metrics`` answered."""
 
@@ -127,9 +134,9 @@ def interrupted(open_before: Iterable[int], now: Account, going_on: Collection[s
     return said + [f"more than one incident is open about {key}" for key in sorted(set(keys)) if keys.count(key) > 1]
 
 
-def unseen(pages: Sequence[Page], began_s: float, ended_s: float, *, jobs: Collection[str]) -> float:
-    """The longest time for which a scrape would have missed a rank of ``jobs`` (by job id) that was there when the
-    trouble began; with none such, any rank."""
+def unseen(pages: Sequence[Page], began_s: float, ended_s: float, *, jobs: Collection[Attempt]) -> float:
+    """The longest time for which a scrape would have missed a rank of ``jobs`` that was there when the trouble began;
+    with none such, any rank."""
     since = _since(pages, began_s)
     ranks = {name for name in since[0].series if name.startswith("tidegauge_rank_steps_total{")} if since else set()
     ranks = {name for name in ranks if _is_of(name, jobs)}
@@ -140,9 +147,9 @@ def unseen(pages: Sequence[Page], began_s: float, ended_s: float, *, jobs: Colle
     )
 
 
-def broken_series(pages: Sequence[Page], began_s: float, *, jobs: Collection[str]) -> list[str]:
+def broken_series(pages: Sequence[Page], began_s: float, *, jobs: Collection[Attempt]) -> list[str]:
     """Counters that fell, and leaks that were one no longer, since the last page before the trouble: of the agent, and
-    of ``jobs`` (by job id)."""
+    of ``jobs``."""
     said: dict[str, None] = {}
     last: dict[str, float] = {}
     for page in _since(pages, began_s):
@@ -172,8 +179,11 @@ def _since(pages: Sequence[Page], began_s: float) -> Sequence[Page]:
     return pages[first:]
 
 
-def _is_of(series: str, jobs: Collection[str]) -> bool:
-    return any(f'job_id="{job}"' in series for job in jobs)
+def _is_of(series: str, jobs: Collection[Attempt]) -> bool:
+    """Whether a rank of one of them has it: a tenant who claims to be one has no device."""
+    return 'UUID="' in series and any(
+        f'job_id="{job.job_id}"' in series and f'attempt="{job.number}"' in series for job in jobs
+    )
 
 
 def _longest(times: Sequence[float]) -> float:

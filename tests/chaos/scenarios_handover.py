@@ -51,7 +51,10 @@ def kill_who_takes_over(site: ChaosSite, _watch: Watch) -> None:
     node.kill("agent")
     _stand_in(site, node)
     _until(lambda: _holder_kind(node) is AgentKind.ENGINE, "the engine's agent takes over")
-    node.kill("agent")
+    (pid,) = site.eventually(
+        lambda: node.pids("agent"), "the engine's agent has its title", within_s=STANDS_IN_WITHIN_S
+    )
+    os.kill(pid, signal.SIGKILL)
 
 
 def stop_who_is_asked(site: ChaosSite, _watch: Watch) -> None:

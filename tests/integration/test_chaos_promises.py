@@ -11,6 +11,7 @@ import pytest
 from chaos.promises import (
     PROMISES,
     Account,
+    Attempt,
     JobRecord,
     Page,
     Step,
@@ -150,9 +151,12 @@ def test_a_gap_is_allowed_by_what_was_usual_before() -> None:
     assert allowed_gap(1.5) == 4.5
 
 
-STEPS = 'tidegauge_rank_steps_total{job_id="7",rank="0"}'
-LEAK = 'tidegauge_rank_leak_state{job_id="7",rank="0"}'
-OTHERS = 'tidegauge_rank_steps_total{job_id="8",rank="0"}'
+STEPS = 'tidegauge_rank_steps_total{UUID="GPU-0",attempt="1",job_id="7",rank="0"}'
+EARLIER = STEPS.replace('attempt="1"', 'attempt="0"')
+CLAIMED = STEPS.replace('UUID="GPU-0",', "")
+LEAK = 'tidegauge_rank_leak_state{UUID="GPU-0",attempt="1",job_id="7",rank="0"}'
+OTHERS = 'tidegauge_rank_steps_total{UUID="GPU-1",attempt="0",job_id="8",rank="0"}'
+SEVEN, EIGHT = Attempt("7", 1), Attempt("8", 0)
 
 
 def pages(*times_s: float, **more: float) -> list[Page]:
@@ -171,8 +175,8 @@ def test_a_page_is_read_for_counters_of_ranks_and_verdicts() -> None:
 
 def test_chaos_promises_hold_if_every_scrape_has_the_rank() -> None:
     seen = pages(*(0.5 * at for at in range(60)))
-    assert unseen(seen, 5.0, 29.5, jobs={"7"}) == 0.5
-    assert broken_series(seen, 5.0, jobs={"7"}) == []
+    assert unseen(seen, 5.0, 29.5, jobs={SEVEN}) == 0.5
+    assert broken_series(seen, 5.0, jobs={SEVEN}) == []
     assert moved_onset(100, 110, 400) == []
 
 
@@ -187,38 +191,45 @@ def test_chaos_promises_hold_if_every_scrape_has_the_rank() -> None:
     ],
 )
 def test_chaos_promise_measures_how_long_a_rank_was_missing_in_metrics(seen: list[Page], gap_s: float) -> None:
-    assert unseen(seen, 5.0, 20.0, jobs={"7"}) == gap_s
+    assert unseen(seen, 5.0, 20.0, jobs={SEVEN}) == gap_s
 
 
 def test_a_rank_that_was_ended_on_purpose_leaves_no_gap_and_its_page_does() -> None:
     seen = [Page(4.0, {STEPS: 1.0, OTHERS: 1.0}), *(Page(at, {OTHERS: at}) for at in (6.0, 8.0, 10.0))]
-    assert unseen(seen, 5.0, 10.0, jobs={"7", "8"}) == 5.0
-    assert unseen(seen, 5.0, 10.0, jobs={"8"}) == 2.0
+    assert unseen(seen, 5.0, 10.0, jobs={SEVEN, EIGHT}) == 5.0
+    assert unseen(seen, 5.0, 10.0, jobs={EIGHT}) == 2.0
     assert unseen(seen, 5.0, 10.0, jobs=()) == 2.0
     assert unseen(seen[:1], 5.0, 10.0, jobs=()) == 5.0
+
+
+def test_counters_of_an_earlier_attempt_and_of_who_claims_to_be_the_rank_may_end() -> None:
+    seen = [Page(4.0, {STEPS: 1.0, EARLIER: 90.0, CLAIMED: 5.0}), *(Page(at, {STEPS: at}) for at in (6.0, 8.0, 10.0))]
+    seen.append(Page(10.0, {STEPS: 10.0, CLAIMED: 1.0}))
+    assert unseen(seen, 5.0, 10.0, jobs={SEVEN}) == 2.0
+    assert broken_series(seen, 5.0, jobs={SEVEN}) == []
 
 
 @pytest.mark.parametrize(
     ("changed", "word"),
     [
-        ({STEPS: 59.0}, 'steps_total{job_id="7",rank="0"} fell from 60 to 59'),
+        ({STEPS: 59.0}, 'job_id="7",rank="0"} fell from 60 to 59'),
         ({LEAK: 0.0}, "was 2, and then 0"),
         ({LEAK: 1.0}, "was 2, and then 1"),
     ],
 )
 def test_chaos_promise_names_a_counter_that_fell_and_a_leak_that_is_none(changed: dict[str, float], word: str) -> None:
     seen = [*pages(4.0, 6.0), Page(7.0, {STEPS: 70.0, LEAK: 2.0, **changed}), *pages(8.0)]
-    (said,) = broken_series(seen, 5.0, jobs={"7"})
+    (said,) = broken_series(seen, 5.0, jobs={SEVEN})
     assert word in said
 
 
 def test_a_series_that_was_away_is_compared_with_what_it_was_before() -> None:
-    (said,) = broken_series([*pages(4.0, 6.0), Page(7.0, {}), Page(8.0, {STEPS: 1.0, LEAK: 2.0})], 5.0, jobs={"7"})
+    (said,) = broken_series([*pages(4.0, 6.0), Page(7.0, {}), Page(8.0, {STEPS: 1.0, LEAK: 2.0})], 5.0, jobs={SEVEN})
     assert "fell from 60 to 1" in said
     assert (
-        broken_series([Page(3.0, {LEAK: 2.0}), Page(4.0, {LEAK: 1.0}), Page(6.0, {LEAK: 2.0})], 5.0, jobs={"7"}) == []
+        broken_series([Page(3.0, {LEAK: 2.0}), Page(4.0, {LEAK: 1.0}), Page(6.0, {LEAK: 2.0})], 5.0, jobs={SEVEN}) == []
     )
-    assert broken_series([Page(4.0, {OTHERS: 2.0}), Page(6.0, {OTHERS: 1.0})], 5.0, jobs={"7"}) == []
+    assert broken_series([Page(4.0, {OTHERS: 2.0}), Page(6.0, {OTHERS: 1.0})], 5.0, jobs={SEVEN}) == []
 
 
 def test_an_onset_that_was_found_anew_or_is_gone_is_named() -> None:
