@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from chaos.disks import inside
@@ -17,6 +19,7 @@ from chaos.scenarios_network import link_is_up
 from chaos.site import ChaosSite
 from integration.security.users import ADA
 
+ROOT = Path(__file__).parents[2]
 JOB = "steady1"
 WAITS_WITHIN_S = 120.0
 KNOWN_WITHIN_S = 60.0
@@ -89,7 +92,8 @@ def _leave_window(site: ChaosSite, node: Node) -> None:
     folder, pid = node.run_dir / str(ADA), site.jobs[JOB].rank_pids()[0]
     (ring,) = folder.glob(f"{pid}-*.ring")
     user = ["setpriv", "--reuid=ada", "--regid=ada", "--clear-groups"]
-    done = node.run_in([*user, sys.executable, "-c", LEAVE_WINDOW, folder, *ring.stem.split("-")])
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT / 'collector'}:{ROOT / 'tests'}"}
+    done = node.run_in([*user, sys.executable, "-c", LEAVE_WINDOW, folder, *ring.stem.split("-")], env=environ)
     assert done.returncode == 0, done.stderr
 
 
