@@ -46,7 +46,7 @@ BEFORE_S = 15.0
 STALE_WITHIN_S = 3.0 * SCRAPE_S
 """A sample is one scrape old at most, has waited for the agent's look (0.5 s), and a scrape may take its timeout."""
 SAMPLE_AGE = """
-(time() - tidegauge_rank_last_sample_timestamp_seconds)
+(time() - tidegauge_rank_last_sample_timestamp_seconds{UUID!=""})
 and on (hostname, job_id, attempt, rank, UUID) tidegauge_rank_allocated_bytes
 """
 """Of ranks whose memory is shown. (Counters, and when a rank was last seen, linger for two minutes after its end. A

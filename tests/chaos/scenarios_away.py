@@ -26,9 +26,10 @@ KNOWN_WITHIN_S = 60.0
 LEAVE_WINDOW = """
 import sys
 from pathlib import Path
-from rank_windows import leave_window
+from rank_windows import leave_window, window
 from tidegauge.core.ids import ProcessId
-leave_window(Path(sys.argv[1]), ProcessId(int(sys.argv[2]), int(sys.argv[3])))
+rank = ProcessId(int(sys.argv[2]), int(sys.argv[3]))
+leave_window(Path(sys.argv[1]), rank, window(rank, evidence_id=sys.argv[4]))
 """
 
 
@@ -93,7 +94,8 @@ def _leave_window(site: ChaosSite, node: Node) -> None:
     (ring,) = folder.glob(f"{pid}-*.ring")
     user = ["setpriv", "--reuid=ada", "--regid=ada", "--clear-groups"]
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT / 'collector'}:{ROOT / 'tests'}"}
-    done = node.run_in([*user, sys.executable, "-c", LEAVE_WINDOW, folder, *ring.stem.split("-")], env=environ)
+    words = [str(folder), *ring.stem.split("-"), f"auto-{time.monotonic_ns()}"]
+    done = node.run_in([*user, sys.executable, "-c", LEAVE_WINDOW, *words], env=environ)
     assert done.returncode == 0, done.stderr
 
 

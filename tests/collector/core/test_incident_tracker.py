@@ -366,6 +366,16 @@ def test_a_job_whose_nodes_are_gone_is_waited_for_too(watch: Watch) -> None:
     assert watch.see(gone) == ["closed"]
 
 
+def test_an_incident_outlasts_ten_minutes_in_which_its_node_cannot_be_reached(watch: Watch) -> None:
+    watch.see(two_ranks(LEAK))
+    number = watch.incident.number
+    gone = replace(ended(two_ranks(LEAK)), stale=(0, 1))
+    watch.see(gone, for_s=60)
+    watch.see(for_s=540)
+    watch.see(two_ranks(LEAK))
+    assert (watch.incident.number, watch.incident.is_open, watch.incident.stale) == (number, True, False)
+
+
 def next_attempt(verdict: Verdict = OK) -> JobView:
     return job(rank_summary(0, identity=identity(0, attempt=1), verdict=verdict))
 

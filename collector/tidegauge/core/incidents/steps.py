@@ -71,8 +71,9 @@ class IncidentRules:
     update_share: float = 0.1
     """Figures that moved by less than this share of themselves are not told: a history grows with the logarithm of
     what is lost, not with time."""
-    absent_grace_s: float = 300.0
-    """A job that nobody has heard of for so long has ended: longer than a restart of coordinator and agents takes."""
+    absent_grace_s: float = 900.0
+    """A job that nobody has heard of for so long has ended: longer than a node may be out of reach, which goes on
+    judging meanwhile, and than a restart of coordinator and agents takes."""
     culprits_ended_after_s: float = 30.0
     """An incident whose ranks have all ended stays open for so long: most jobs end with one of their ranks, and a rank
     that is started again may go on where it was."""
