@@ -46,7 +46,7 @@ from tidegauge_scheduler_hooks.kubernetes.client.leases import lease_age_s
 from tidegauge_scheduler_hooks.kubernetes.client.watches import ClientWatches
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import renewed
 from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder, encode
-from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS
+from tidegauge_scheduler_hooks.kubernetes.kueue import JOB_UID_LABEL, QUEUE_WORKLOADS
 from tidegauge_scheduler_hooks.kubernetes.owners import (
     JOBSETS,
     KINDS,
@@ -283,7 +283,7 @@ class Cluster:
             body = workload(kind, "runs", namespace=self._namespace)
         body["status"] = {"startTime": "2026-01-01T00:00:00Z", "jobDeploymentStatus": "Running"}
         owner = self._create(resource, body)
-        return self._create(PODS, {**made, "metadata": {**made["metadata"], **_owned(f"of-{kind.lower()}", owner)}})
+        return self._create(PODS, {**made, "metadata": {**_owned(f"of-{kind.lower()}", owner), **made["metadata"]}})
 
     # The controller
 
@@ -364,7 +364,8 @@ def _qualified(resource: Resource) -> str:
 
 
 def _owned(name: str, owner: Any) -> dict[str, Any]:
-    return {"name": name, "ownerReferences": owned_by(owner)}
+    labels = {JOB_UID_LABEL: owner["metadata"]["uid"]}
+    return {"name": name, "ownerReferences": owned_by(owner), "labels": labels}
 
 
 def _order(uid: str) -> str:
