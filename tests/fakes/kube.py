@@ -184,7 +184,8 @@ class FakeKube:
                 and field_selected(field_selector, item)
             ]
 
-        return self._answer(Call("list", resource.kind, namespace, ""), do)
+        selectors = [one for one in (label_selector, field_selector) if one is not None]
+        return self._answer(Call("list", resource.kind, namespace, "", selectors), do)
 
     def create(self, resource: Resource, namespace: str | None, body: Object) -> Object:
         item: Any = copy.deepcopy(dict(body))

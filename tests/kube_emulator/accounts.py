@@ -53,6 +53,9 @@ class Accounts:
     """Thread-safe. Tokens of a service account end with it, and when they expire."""
 
     store: Store
+    followed: dict[str, dict[Any, None]] = field(default_factory=dict)
+    """By a user's name what it has asked for (``rbac.Asked``), in order and without repetition; see
+    ``Emulator.follow``."""
     _users: dict[str, User] = field(default_factory=dict)
     _bound: dict[str, _BoundToken] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

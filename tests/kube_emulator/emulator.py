@@ -16,6 +16,7 @@ from kube_emulator.api import Api
 from kube_emulator.certificates import make_server_files
 from kube_emulator.controllers import Controllers, prepare_cluster
 from kube_emulator.faults import Faults
+from kube_emulator.rbac import Asked
 from kube_emulator.server import Server
 from kube_emulator.webhooks import Admission
 from serving import Serving
@@ -84,6 +85,13 @@ class Emulator:
         path.touch(mode=0o600)
         path.write_text(json.dumps(config), encoding="utf-8")
         return path
+
+    def follow(self, user: str) -> dict[Asked, None]:
+        """What that user asks for from now on, in order and without repetition; it grows."""
+        return self._api.accounts.followed.setdefault(user, {})
+
+    def unfollow(self, user: str) -> None:
+        self._api.accounts.followed.pop(user, None)
 
     def cut_watches(self) -> None:
         """All watches that are open end without a word; new ones work."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kube_emulator.accounts import AUTHENTICATED, User
@@ -22,10 +22,28 @@ class Attributes(NamedTuple):
     namespace: str = ""
     name: str = ""
 
+    def __str__(self) -> str:
+        """``patch jobs.batch``."""
+        return f"{self.verb} {self.resource}{self.group and '.'}{self.group}"
+
+
+class Asked(NamedTuple):
+    """A request, and the role by which it was allowed; ``None``: it was refused."""
+
+    wanted: Attributes
+    role: tuple[str, str, str] | None
+    """Kind, namespace (empty for a ClusterRole) and name."""
+
 
 def allowed(store: Store, user: User, wanted: Attributes) -> bool:
     """Admins may do everything; others what a rule of a role that is bound to them allows."""
-    return user.admin or any(_covers(rule, wanted) for rule in _rules_of(store, user, wanted.namespace))
+    return user.admin or role_that_allows(store, user, wanted) is not None
+
+
+def role_that_allows(store: Store, user: User, wanted: Attributes) -> tuple[str, str, str] | None:
+    """The first one of those that are bound to the user, as ``Asked.role``."""
+    roles = _roles_of(store, user, wanted.namespace)
+    return next((key for key, rules in roles if any(_covers(rule, wanted) for rule in rules)), None)
 
 
 def path_allowed(store: Store, user: User, path: str) -> bool:
@@ -34,10 +52,13 @@ def path_allowed(store: Store, user: User, path: str) -> bool:
         return True
     if AUTHENTICATED in user.groups and path.split("/")[1] in ("api", "apis", "openapi"):
         return True
-    return any(path in (rule.get("nonResourceURLs") or ()) for rule in _rules_of(store, user, ""))
+    rules = (rule for _, of_role in _roles_of(store, user, "") for rule in of_role)
+    return any(path in (rule.get("nonResourceURLs") or ()) for rule in rules)
 
 
-def _rules_of(store: Store, user: User, namespace: str) -> Iterator[Mapping[str, Any]]:
+def _roles_of(
+    store: Store, user: User, namespace: str
+) -> Iterator[tuple[tuple[str, str, str], Sequence[Mapping[str, Any]]]]:
     bindings = store.of_kind(_GROUP, CLUSTER_ROLE_BINDINGS.plural)
     if namespace:
         bindings = bindings + store.of_kind(_GROUP, ROLE_BINDINGS.plural, namespace)
@@ -47,7 +68,8 @@ def _rules_of(store: Store, user: User, namespace: str) -> Iterator[Mapping[str,
             reference = binding["roleRef"]
             kind = CLUSTER_ROLES if reference["kind"] == "ClusterRole" else ROLES
             role = store.get(key_of(kind, where, reference["name"]))
-            yield from (role or {}).get("rules") or []
+            place = where if kind is ROLES else ""
+            yield (kind.kind, place, reference["name"]), (role or {}).get("rules") or ()
 
 
 def _is_subject(subject: Mapping[str, Any], user: User, namespace: str) -> bool:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.kubernetes.chart_accounts import account_policy
 from integration.kubernetes.target import Connection, KubeTarget
 from kube_emulator import Emulator
 
@@ -28,7 +27,6 @@ def kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeTarget]:
         yield KubeTarget(Path(given), None)
         return
     with Emulator(tmp_path_factory.mktemp("kube")) as emulator:
-        emulator.validators.append(account_policy().refusal)
         yield KubeTarget(emulator.kubeconfig(), emulator)
 
 

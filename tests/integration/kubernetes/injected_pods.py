@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import tidegauge
+from integration.kubernetes.chart_accounts import RELEASE, SYSTEM, ChartRelease
 from integration.kubernetes.target import Connection, eventually, pod
 from kube_standins.images import Image
 from tidegauge.core.jobs.kubernetes import INJECTED, PROFILE_LABEL
-from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi
+from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
 from tidegauge_scheduler_hooks.kubernetes.client.watches import ClientWatches
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import SecretCertificate, trust
 from tidegauge_scheduler_hooks.kubernetes.injection.history import SubmissionHistory
@@ -26,19 +26,20 @@ from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES
 
 PROBE_IMAGE = "registry.example.org/tidegauge-probe:1"
 ROOT = Path(__file__).parents[3]
+VALUES = {"workloads": {"kinds": ["Job"]}, "rbac": {"namespaces": [SYSTEM]}}
+"""Of the chart."""
+SECRET = f"{RELEASE}-webhook"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
 class Webhook:
     """Served on loopback for the pods of one namespace."""
 
-    def __init__(
-        self, admin: Connection, api: ClientApi, namespace: str, name: str, *, history: Path | None = None
-    ) -> None:
-        self.name = name
+    def __init__(self, admin: Connection, release: ChartRelease, *, history: Path | None = None) -> None:
+        self.name, namespace = release.cluster_name, release.namespace
         self._admin = admin
-        self._api = api
-        self.certificate = SecretCertificate(api, namespace, "webhook-certificate", ["localhost"])
+        self._api = api = open_api(release.kubeconfig("controller"), timeout_s=60)
+        self.certificate = SecretCertificate(api, namespace, SECRET, ["localhost"])
         self.history = SubmissionHistory(history)
         self.history.refresh()
         self.watches = ClientWatches(api, namespaces=[namespace])
@@ -64,23 +65,20 @@ class Webhook:
 
 
 @contextmanager
-def serving(admin: Connection, api: ClientApi, namespace: str, *, history: Path | None = None) -> Iterator[Webhook]:
-    """A webhook for the pods of ``namespace``, asked by the time that the block begins, and for its Jobs where there is
-    a file of what earlier ones needed."""
-    webhook = Webhook(admin, api, namespace, f"tidegauge-{uuid.uuid4().hex[:8]}", history=history)
+def serving(admin: Connection, release: ChartRelease, *, history: Path | None = None) -> Iterator[Webhook]:
+    """The webhook of a release with ``VALUES``, for the pods of its own namespace, asked by the time that the block
+    begins, and for its Jobs where there is a file of what earlier ones needed."""
+    webhook, namespace = Webhook(admin, release, history=history), release.namespace
     webhook.certificate.maintain()
     webhook.server.start()
     try:
-        admin.do(
-            "POST",
-            CONFIGURATIONS,
-            _configuration(webhook.name, webhook.server.port, namespace, jobs=history is not None),
-        )
+        configuration = _configuration(webhook.name, webhook.server.port, namespace, jobs=history is not None)
+        path = f"{CONFIGURATIONS}/{webhook.name}"
+        admin.do("PATCH", path, configuration, content_type="application/merge-patch+json")
         webhook.trusted()
         eventually(lambda: webhook.is_asked(namespace))
         yield webhook
     finally:
-        admin.ask("DELETE", f"{CONFIGURATIONS}/{webhook.name}")
         webhook.server.stop(drain_s=5.0)
         webhook.watches.close()
 

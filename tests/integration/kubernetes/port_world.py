@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from fake_ranks import FakeRanks
-from integration.kubernetes.chart_accounts import component_rules
+from integration.kubernetes.chart_accounts import SYSTEM, installed
 from integration.kubernetes.target import WITHIN_S, KubeTarget, bind
 from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.kubernetes.workload_samples import SUBMITTED_WITH, templates_of, workload
@@ -40,16 +41,18 @@ class ApiWorld(ContractWorld):
     def __init__(
         self, kube: KubeTarget, namespace: str, kind: str, folder: Path, *, has_controller: bool = False
     ) -> None:
+        """``has_controller``: there is one with the account of ``release``, and pods are marked."""
         self._has_controller = has_controller
         self.kind = KINDS[kind]
         self.namespace = namespace
         self.admin = kube.admin
         self.api = open_api(kube.kubeconfig, qps=500, burst=500, timeout_s=60)
         self.ranks = FakeRanks()
-        kubeconfig = kube.as_user(
-            namespace, list(component_rules("head", workloads={"actions": True})), folder=folder, name="head"
-        )
-        head = open_api(kubeconfig, qps=500, burst=500, timeout_s=60)
+        workloads = {"kinds": ["Job", "JobSet"], "actions": True, "podConditions": has_controller}
+        values = {"workloads": workloads, "rbac": {"namespaces": [SYSTEM]}, "injection": {"mode": "none"}}
+        self._stack = ExitStack()
+        self.release = self._stack.enter_context(installed(kube, namespace, folder, values))
+        head = open_api(self.release.kubeconfig("head"), qps=500, burst=500, timeout_s=60)
         self._watches = ClientWatches(head, namespaces=[namespace])
         self.directory = PodDirectory(self._watches, ["Job", "JobSet"])
         self.port: KubernetesScheduler = KubernetesScheduler(
@@ -65,6 +68,7 @@ class ApiWorld(ContractWorld):
 
     def close(self) -> None:
         self._watches.close()
+        self._stack.close()
 
     # ContractWorld
 
@@ -141,21 +145,10 @@ class ApiWorld(ContractWorld):
 
     def view_of(self, name: str) -> JobView:
         """As the coordinator would see it once the watches have told all of its latest pod."""
-        pod = self._started[name][-1]
-        uid = pod["metadata"]["uid"]
+        uid = self._started[name][-1]["metadata"]["uid"]
         self.until(lambda: self.directory.pod_of(uid) is not None)
-        facts = self.directory.pod_of(uid)
-        assert facts is not None
-        who = identity(
-            job_id=JobId(facts.job_id), attempt=facts.attempt, world_size=1, torch_version="2.11.0", alloc_conf=None
-        )
-        place = PodPlace(uid, self.namespace, facts.pod, "node", job_known=True)
         process = ProcessId(1000 + len(self._started[name]), 1 + list(self._started).index(name))
-        rank = rank_summary(0, identity=who, process=process, uid=0, verdict=OK, pod=place)
-        view = job_view(
-            job_id=facts.job_id, attempt=facts.attempt, world_size=1, ranks=(rank,), rank_nodes=("n",),
-            rank_hostnames=("n1",), scheduler=SCHEDULER,
-        )  # fmt: skip
+        view = view_in_pod(self.directory, uid, process)
         self.until(lambda: (found := self.port.describe([view]).get(view.key)) is not None and found.running)
         return view
 
@@ -177,15 +170,12 @@ class ApiWorld(ContractWorld):
             body = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
             assert self.admin.ask("DELETE", path, body).code in (200, 202, 404, 409)
         elif pod["status"].get("phase") == "Pending":
-            digits = metadata["uid"].replace("-", "") * 2
-            container = {"name": "node", "image": "i", "imageID": "i", "containerID": f"containerd://{digits}",
-                         "ready": True, "restartCount": 0, "state": {"running": {}}}  # fmt: skip
             owner = self.api.get(self.kind.resource, self.namespace, name)
             told = {ATTEMPT: str(attempt_of(owner))}  # by the webhook, which is asked before the pod is there
             self.api.patch(PODS, self.namespace, metadata["name"], {"metadata": {"annotations": told}})
             if not pod["spec"].get("nodeName"):  # a pod without a node would go without a trace when it is deleted
                 bind(self.admin, f"/api/v1/namespaces/{self.namespace}/pods", metadata["name"])
-            self._status(pod, {"phase": "Running", "containerStatuses": [container]})
+            self._status(pod, running_status(pod))
             self._started[name].append(pod)
 
     def _play_controller(self, name: str) -> None:
@@ -204,6 +194,29 @@ class ApiWorld(ContractWorld):
 
     def _status(self, pod: Any, status: Mapping[str, Any]) -> None:
         self.api.patch(PODS, self.namespace, pod["metadata"]["name"], {"status": dict(status)}, subresource="status")
+
+
+def view_in_pod(directory: PodDirectory, uid: str, process: ProcessId) -> JobView:
+    """As the coordinator would see a job with one rank in a pod that the directory knows."""
+    facts = directory.pod_of(uid)
+    assert facts is not None
+    who = identity(
+        job_id=JobId(facts.job_id), attempt=facts.attempt, world_size=1, torch_version="2.11.0", alloc_conf=None
+    )
+    place = PodPlace(uid, facts.namespace, facts.pod, "node", job_known=True)
+    rank = rank_summary(0, identity=who, process=process, uid=0, verdict=OK, pod=place)
+    return job_view(
+        job_id=facts.job_id, attempt=facts.attempt, world_size=1, ranks=(rank,), rank_nodes=("n",),
+        rank_hostnames=("n1",), scheduler=SCHEDULER,
+    )  # fmt: skip
+
+
+def running_status(pod: Any) -> dict[str, Any]:
+    """What the kubelet says of a pod whose container ``node`` runs."""
+    digits = pod["metadata"]["uid"].replace("-", "") * 2
+    container = {"name": "node", "image": "i", "imageID": "i", "containerID": f"containerd://{digits}",
+                 "ready": True, "restartCount": 0, "state": {"running": {}}}  # fmt: skip
+    return {"phase": "Running", "containerStatuses": [container]}
 
 
 def submitted(kind: str, name: str) -> dict[str, Any]:

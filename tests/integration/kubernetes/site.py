@@ -18,6 +18,7 @@ from typing import Any
 
 from fakegpu.rig import Rig
 from integration.closed_loop_site import EARLY, POLICY
+from integration.kubernetes.chart_accounts import ChartRelease, installed
 from integration.kubernetes.injected_pods import CONFIGURATIONS, PROBE_IMAGE, asking, dry_run, probe_image
 from integration.kubernetes.stand_in_pods import Bench
 from integration.kubernetes.target import Connection, KubeTarget
@@ -35,7 +36,11 @@ GPUS = 4
 TOTAL_BYTES = 80 << 30
 CAP = "0.5"
 """Of 80 GiB: 40 GiB, which a rank that leaks 4 MiB a step reaches before step 10,250: minutes."""
-LEASE = "tidegauge-controller"
+VALUES = {
+    "workloads": {"actions": True, "podConditions": True},
+    "injection": {"certificates": {"mode": "secret", "secretName": "given", "caBundle": "LS0="}},
+}
+"""Of the chart, whose accounts head and controller have."""
 JOBS = "apis/batch/v1"
 JOBSETS = "apis/jobset.x-k8s.io/v1alpha2"
 USER = 5001
@@ -44,14 +49,14 @@ USER = 5001
 class KubeSite:
     """``open_site`` makes one. ``system`` is the service's own namespace, ``bench`` that of the users."""
 
-    def __init__(self, kube: KubeTarget, bench: Bench, system: str, folder: Path, rig: Rig) -> None:
+    def __init__(self, kube: KubeTarget, bench: Bench, release: ChartRelease, folder: Path, rig: Rig) -> None:
         self.bench = bench
-        self.system = system
+        self.system = release.namespace
         self.others: tuple[str, ...] = ()
         """More namespaces whose pods the webhook is asked about."""
         self.admin: Connection = kube.admin
         self.service = Service()
-        self._kubeconfig = kube.kubeconfig
+        self._release = release
         self._folder = folder
         self._rig = rig
         self._gpu_state = folder / "gpus" / "state"
@@ -76,8 +81,8 @@ class KubeSite:
         self.service.environ |= self._rig.environ(base=self.service.environ, **self._gpus())
         self.service.environ |= {
             **EARLY,
-            "TIDEGAUGE_KUBERNETES_KUBECONFIG": str(self._kubeconfig),
-            "TIDEGAUGE_KUBERNETES_CONTROLLER": f"{self.system}/{LEASE}",
+            "TIDEGAUGE_KUBERNETES_KUBECONFIG": str(self._release.kubeconfig("head")),
+            "TIDEGAUGE_KUBERNETES_CONTROLLER": self._release.settings()["kubernetes_controller"],
             "TIDEGAUGE_POLICY_FILE": str(self._policy),
             "TIDEGAUGE_REPORT_PERIOD_S": "0.25",
             "TIDEGAUGE_HOSTNAME": self.bench.node.name,
@@ -88,10 +93,7 @@ class KubeSite:
 
     def start_controller(self) -> subprocess.Popen[bytes]:
         """Another replica."""
-        arguments = [
-            "--kubeconfig", str(self._kubeconfig), "--namespace", self.system, "--lease", LEASE,
-            "--health-host", "127.0.0.1", "--health-port", str(free_port()),
-        ]  # fmt: skip
+        arguments = self._release.controller_arguments("--health-host=127.0.0.1", f"--health-port={free_port()}")
         if self._controllers:  # on one host only one can have the port
             arguments += ["--no-webhook"]
         else:
@@ -314,12 +316,13 @@ def open_site(kube: KubeTarget, rig: Rig, folder: Path, *, namespaces: Sequence[
     shared = [folder / "gpus", folder / "work"]
     with ExitStack() as stack:
         stack.enter_context(StandInJobSets(kube.kubeconfig, folder))
+        release = stack.enter_context(installed(kube, system, folder, VALUES))
         gpus = [f"GPU-fa6e0000-0000-4000-8000-00000000000{number}" for number in range(GPUS)]
         node = stack.enter_context(
             StandInNode(kube.kubeconfig, f"node-of-{users}", folder / "node", gpus=gpus, image_map=images,
                         visible=shared)
         )  # fmt: skip
-        site = KubeSite(kube, Bench(kube.kubeconfig, users, node), system, folder, rig)
+        site = KubeSite(kube, Bench(kube.kubeconfig, users, node), release, folder, rig)
         stack.callback(site.close)
         site.others = tuple(more)
         for namespace in (users, *more):

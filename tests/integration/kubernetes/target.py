@@ -213,16 +213,19 @@ class KubeTarget:
         """A kubeconfig for a new ServiceAccount in ``namespace`` that may do what the rules say, and no more.
 
         The rules are those of a Role there, or with ``cluster_wide`` of a ClusterRole, which goes with the namespace.
-        One with the name ``head`` or ``controller`` is bound by the chart's admission policy as well.
         """
         name = f"{name}-{uuid.uuid4().hex[:8]}"
         self.admin.do("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
         self.grant(namespace, name, rules, cluster_wide=cluster_wide)
+        return self.kubeconfig_of(namespace, name, folder)
+
+    def kubeconfig_of(self, namespace: str, name: str, folder: Path) -> Path:
+        """Of a ServiceAccount that is there."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         request = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
-            "spec": {"expirationSeconds": 3600},
+            "spec": {"expirationSeconds": 6 * 3600},
         }
         token = self.admin.do("POST", path, request)["status"]["token"]
         return self._kubeconfig_with(token, name, folder)

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
+from integration.kubernetes.chart_accounts import installed
 from integration.kubernetes.target import Connection, KubeTarget
-from integration.kubernetes.test_token_reviews import RBAC, api_as, token_of
+from integration.kubernetes.test_token_reviews import OPEN, RBAC, heads_api, release, token_of
 from tidegauge.http.namespace_rights import CHANGE, READ, READ_ALL, AccessReviews, AccessRight, RightsOfUser
 from tidegauge.http.token_reviews import ReviewedUser, ReviewUnavailableError
 from tidegauge_scheduler_hooks.kubernetes.access_reviewer import ApiAccessReviewer
-from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi
+from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi, open_api
 from tidegauge_scheduler_hooks.kubernetes.token_reviewer import ApiTokenReviewer
 from waiting import PATIENCE_S
+
+__all__ = ["heads_api", "release"]  # fixtures
 
 MANY = 300
 
@@ -39,8 +42,8 @@ def allow(admin: Connection, namespace: str, verbs: list[str], user: ReviewedUse
     admin.do("POST", f"{path}/rolebindings", binding)
 
 
-def test_a_user_may_what_a_role_of_the_namespace_says(kube_api: ClientApi, admin: Connection, namespace: str) -> None:
-    user, reviewer = user_of(kube_api, admin, namespace), ApiAccessReviewer(kube_api)
+def test_a_user_may_what_a_role_of_the_namespace_says(heads_api: ClientApi, admin: Connection, namespace: str) -> None:
+    user, reviewer = user_of(heads_api, admin, namespace), ApiAccessReviewer(heads_api)
     assert not reviewer.may(user, AccessRight(READ, namespace)), "to be of a namespace gives nothing"
     allow(admin, namespace, ["get", "list"], user)
     asked = [AccessRight(READ, namespace), AccessRight(CHANGE, namespace), AccessRight(READ, "default"), READ_ALL]
@@ -50,20 +53,22 @@ def test_a_user_may_what_a_role_of_the_namespace_says(kube_api: ClientApi, admin
 
 
 def test_a_page_of_three_hundred_namespaces_is_known_in_one_go(
-    kube_api: ClientApi, admin: Connection, namespace: str
+    heads_api: ClientApi, admin: Connection, namespace: str
 ) -> None:
-    user = user_of(kube_api, admin, namespace)
+    user = user_of(heads_api, admin, namespace)
     allow(admin, namespace, ["get"], user)
-    rights = RightsOfUser(AccessReviews(ApiAccessReviewer(kube_api), within_s=PATIENCE_S), user)
+    rights = RightsOfUser(AccessReviews(ApiAccessReviewer(heads_api), within_s=PATIENCE_S), user)
     names = [namespace, *(f"team-{number}" for number in range(MANY - 1))]
     assert rights.readable(names) == (frozenset({namespace}), 0)
 
 
 def test_a_head_without_the_right_to_ask_shows_nothing_and_says_what_it_lacks(
-    kube: KubeTarget, kube_api: ClientApi, admin: Connection, namespace: str, tmp_path: Path
+    kube: KubeTarget, namespace: str, tmp_path: Path
 ) -> None:
-    user = user_of(kube_api, admin, namespace)
-    heads = ApiAccessReviewer(api_as(kube, tmp_path, token_of(admin, namespace, "head")))
-    with pytest.raises(ReviewUnavailableError) as refused:
-        heads.may(user, AccessRight(READ, namespace))
+    user = ReviewedUser("ada", frozenset())
+    with installed(kube, namespace, tmp_path, OPEN) as release:
+        release.lacks.add("head: create subjectaccessreviews.authorization.k8s.io")
+        head = ApiAccessReviewer(open_api(release.kubeconfig("head"), timeout_s=60))
+        with pytest.raises(ReviewUnavailableError) as refused:
+            head.may(user, AccessRight(READ, namespace))
     assert "subjectaccessreviews.authorization.k8s.io" in str(refused.value)

@@ -8,7 +8,7 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from integration.kubernetes.chart_accounts import SYSTEM, installed
 from integration.kubernetes.controller_process import ControllerProcess, run_to_its_end, running_controller
 from integration.kubernetes.target import WITHIN_S, Connection, KubeTarget, eventually
 from integration.server_process import free_port
@@ -32,16 +33,15 @@ pytestmark = pytest.mark.timeout(300)
 LEASE = "tidegauge-controller"
 HOLD = "test.tidegauge.dev/hold"
 """A finalizer, which keeps pods as those are kept whose node does not answer."""
-READS: Sequence[Any] = [
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch"]},
-    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update", "patch"]},
-]
-ACTS: Sequence[Any] = [
-    {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
-    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["patch"]},
-    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
-]
+
+
+def values(*, actions: bool = True, webhook: bool = False) -> dict[str, Any]:
+    """Of the chart: for one team, whose Jobs are acted on and whose pods are marked."""
+    return {
+        "workloads": {"kinds": ["Job"], "actions": actions, "podConditions": actions},
+        "rbac": {"namespaces": [SYSTEM], "kueue": False},
+        "injection": {"mode": "webhook" if webhook else "none"},
+    }
 
 
 class Bench:
@@ -53,20 +53,13 @@ class Bench:
         self.namespace = namespace
         self.folder = folder
         self.enter = stack.enter_context
+        self.release = self.enter(installed(kube, namespace, folder, values()))
         self._jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._first_pods: set[str] = set()
 
-    def replica(self, *more: str, rules: Sequence[Any] = (*READS, *ACTS)) -> ControllerProcess:
-        return self.enter(running_controller(self.folder, [*self.arguments(rules), *more]))
-
-    def arguments(self, rules: Sequence[Any]) -> list[str]:
-        kubeconfig = self.kube.as_user(self.namespace, rules, folder=self.folder, name="controller")
-        namespace = self.namespace
-        return [
-            f"--kubeconfig={kubeconfig}", f"--namespace={namespace}", f"--namespaces={namespace}", f"--lease={LEASE}",
-            "--kinds=Job", "--no-webhook",
-        ]  # fmt: skip
+    def replica(self, *more: str) -> ControllerProcess:
+        return self.enter(running_controller(self.folder, self.release.controller_arguments(*more)))
 
     def start_job(self) -> None:
         """With two pods, which run nowhere: no node is needed for any of this."""
@@ -234,22 +227,23 @@ def test_pods_of_a_job_with_an_incident_are_marked_until_it_is_over(bench: Bench
 
 def test_a_role_without_patch_is_named_and_works_once_it_is_given(bench: Bench) -> None:
     bench.start_job()
-    kubeconfig_rules = [*READS, ACTS[2]]
-    replica = bench.replica(rules=kubeconfig_rules)
+    bench.release.lacks |= {"controller: patch jobs.batch", "controller: list workloads.kueue.x-k8s.io"}
+    bench.release.upgrade(values(actions=False))
+    replica = bench.replica()
     bench.requeue()
     eventually(lambda: replica.metric("steps_total", step="resume", outcome="forbidden"))
     eventually(lambda: "patch jobs.batch" in replica.log)
     eventually(replica.is_ready)
     eventually(lambda: [event["reason"] for event in bench.events()], lambda seen: seen == ["GpuMemoryRequeueWaits"])
-    accounts = bench.admin.do("GET", f"/api/v1/namespaces/{bench.namespace}/serviceaccounts")["items"]
-    (account,) = [one["metadata"]["name"] for one in accounts if one["metadata"]["name"].startswith("controller-")]
-    bench.kube.grant(bench.namespace, account, ACTS)
+    bench.release.upgrade(values())
     bench.wait_until_started_again(within_s=90)  # tried again after twice as long each time, and after 60 s at most
     assert replica.process.poll() is None
 
 
 def test_controller_prints_one_line_if_it_cannot_start(bench: Bench, tmp_path: Path) -> None:
-    blind = run_to_its_end(bench.arguments([READS[2]]))
+    leases = [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"]}]
+    stranger = bench.kube.as_user(bench.namespace, leases, folder=tmp_path)
+    blind = run_to_its_end(bench.release.controller_arguments(f"--kubeconfig={stranger}"))
     away = tmp_path / "away.kubeconfig"
     cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{free_port()}"}}
     context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
@@ -332,36 +326,17 @@ def test_while_the_server_is_away_it_is_not_ready_and_comes_back_by_itself(bench
 
 
 def test_replicas_serve_one_certificate_that_the_configuration_trusts(bench: Bench) -> None:
-    configuration = f"test-{bench.namespace}"
-    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-    webhook = {
-        "name": "inject.tidegauge.dev",
-        "clientConfig": {"url": "https://127.0.0.1:1/mutate"},
-        "rules": [],
-        "failurePolicy": "Ignore",
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-    }
-    bench.admin.do("POST", path, {"metadata": {"name": configuration}, "webhooks": [webhook]})
-    try:
-        served = [_serve(bench, configuration) for _ in range(2)]
-        bundle = eventually(lambda: _bundle(bench, f"{path}/{configuration}"))
-        answers = [_review(port, bundle, f"tidegauge-webhook.{bench.namespace}.svc") for port in served]
-    finally:
-        bench.admin.ask("DELETE", f"{path}/{configuration}")
+    bench.release.upgrade(values(webhook=True))
+    path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{bench.release.cluster_name}"
+    served = [_serve(bench) for _ in range(2)]
+    bundle = eventually(lambda: _bundle(bench, path))
+    answers = [_review(port, bundle, f"tidegauge-webhook.{bench.namespace}.svc") for port in served]
     assert answers == ["HTTP/1.1 200 OK"] * 2
 
 
-def _serve(bench: Bench, configuration: str) -> int:
+def _serve(bench: Bench) -> int:
     port = free_port()
-    kubeconfig = bench.kube.kubeconfig
-    namespace = bench.namespace
-    arguments = [
-        f"--kubeconfig={kubeconfig}", f"--namespace={namespace}", f"--namespaces={namespace}", "--kinds=Job",
-        f"--webhook-port={port}", "--webhook-host=127.0.0.1", "--probe-image=example.org/probe:1",
-        f"--webhook-configuration={configuration}", "--certificate-secret=webhook",
-    ]  # fmt: skip
-    bench.enter(running_controller(bench.folder, arguments))
+    bench.replica(f"--webhook-port={port}", "--webhook-host=127.0.0.1")
     return port
 
 

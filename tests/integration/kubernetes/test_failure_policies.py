@@ -23,11 +23,7 @@ pytestmark = pytest.mark.usefixtures("job_controller")
 @pytest.fixture
 def world(kube: KubeTarget, namespace: str, tmp_path: Path) -> Iterator[ApiWorld]:
     world = ApiWorld(kube, namespace, "Job", tmp_path, has_controller=True)
-    arguments = [
-        f"--kubeconfig={kube.kubeconfig}", f"--namespace={namespace}", f"--namespaces={namespace}", "--kinds=Job",
-        "--no-webhook",
-    ]  # fmt: skip
-    with running_controller(tmp_path, arguments):
+    with running_controller(tmp_path, world.release.controller_arguments()):
         yield world
     world.close()
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from fakegpu.rig import Rig
+from integration.kubernetes.chart_accounts import ChartRelease, installed
 from integration.kubernetes.injected_pods import (
     PROBE_IMAGE,
+    SECRET,
+    VALUES,
     Webhook,
     asking,
     dry_run,
@@ -21,13 +24,11 @@ from integration.kubernetes.injected_pods import (
 from integration.kubernetes.stand_in_pods import open_bench, shell
 from integration.kubernetes.target import Connection, KubeTarget, eventually, pod
 from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, INJECTED, PROFILE_LABEL
+from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import SecretCertificate
 from tidegauge_scheduler_hooks.kubernetes.injection.names import PYTHONPATH_ENTRY
 
 pytestmark = pytest.mark.timeout(600)
-
-if TYPE_CHECKING:
-    from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi
 
 GIB = 1 << 30
 USER, OTHER = 5001, 5002
@@ -44,8 +45,14 @@ RESTRICTED = {
 
 
 @pytest.fixture
-def webhook(admin: Connection, kube_api: ClientApi, namespace: str) -> Iterator[Webhook]:
-    with serving(admin, kube_api, namespace) as webhook:
+def release(kube: KubeTarget, namespace: str, tmp_path: Path) -> Iterator[ChartRelease]:
+    with installed(kube, namespace, tmp_path, VALUES) as release:
+        yield release
+
+
+@pytest.fixture
+def webhook(admin: Connection, release: ChartRelease) -> Iterator[Webhook]:
+    with serving(admin, release) as webhook:
         yield webhook
 
 
@@ -134,14 +141,14 @@ def test_the_owner_is_warned_and_the_pod_is_made(admin: Connection, namespace: s
 
 
 def test_who_submits_a_job_hears_what_earlier_runs_needed_and_the_job_is_as_submitted(
-    admin: Connection, kube_api: ClientApi, namespace: str, tmp_path: Path
+    admin: Connection, release: ChartRelease, namespace: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "tidegauge_history.tsv"
     said = "earlier runs had 80.0 GiB, needed 9.1 GiB at most in 3 runs; 1/8 of this GPU would do"
     file.write_text(f"{namespace}\ttrain\t{said}\n")
     spec = {"template": {"spec": {**RESTRICTED, "restartPolicy": "Never"}}, "suspend": True}
     path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
-    with serving(admin, kube_api, namespace, history=file) as webhook:
+    with serving(admin, release, history=file) as webhook:
         answer = admin.ask("POST", path, {"metadata": {"name": "train"}, "spec": spec})
         other = admin.ask("POST", path, {"metadata": {"name": "other"}, "spec": spec})
         assert (answer.code, other.code) == (201, 201)
@@ -164,7 +171,7 @@ def test_a_new_authority_while_serving_is_trusted_and_pods_are_watched_again(
 ) -> None:
     before = webhook.certificate.trusted
     admin.do(
-        "PATCH", f"/api/v1/namespaces/{namespace}/secrets/webhook-certificate", {"data": None},
+        "PATCH", f"/api/v1/namespaces/{namespace}/secrets/{SECRET}", {"data": None},
         content_type="application/merge-patch+json",
     )  # fmt: skip
     webhook.certificate.maintain()
@@ -174,8 +181,9 @@ def test_a_new_authority_while_serving_is_trusted_and_pods_are_watched_again(
     eventually(lambda: webhook.is_asked(namespace))
 
 
-def test_replicas_that_start_at_once_serve_one_certificate(kube_api: ClientApi, namespace: str) -> None:
-    replicas = [SecretCertificate(kube_api, namespace, "raced", ["localhost"]) for _ in range(4)]
+def test_replicas_that_start_at_once_serve_one_certificate(release: ChartRelease, namespace: str) -> None:
+    api = open_api(release.kubeconfig("controller"), timeout_s=60)
+    replicas = [SecretCertificate(api, namespace, SECRET, ["localhost"]) for _ in range(4)]
     at_once = threading.Barrier(len(replicas))
 
     def start(replica: SecretCertificate) -> None:

@@ -1,5 +1,5 @@
 """The chart's ValidatingAdmissionPolicy: our own accounts suspend, annotate and mark, and change nothing else, although
-``patch`` on a workload would let them run any pod. The emulator asks it about each change of every other test, too."""
+``patch`` on a workload would let them run any pod. ``ChartRelease`` has the emulator ask it in other tests, too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from integration.kubernetes.chart_accounts import RELEASE, SYSTEM, account_policy, chart_objects
+from integration.kubernetes.chart_accounts import RELEASE, SYSTEM, account_policy, chart_objects, installed
 from integration.kubernetes.target import Connection, KubeTarget
 from kube_emulator.accounts import User, service_account
 from kube_emulator.resources import BUILT_IN, ResourceType
@@ -323,8 +323,11 @@ def test_a_server_with_it_refuses_a_template_to_an_account_that_may_patch_jobs(
 ) -> None:
     if kube.emulator is None:
         pytest.skip("the policy is installed by the chart there, for the chart's own accounts")
-    rules = [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["patch"]}]
-    account = Connection(kube.as_user(namespace, rules, folder=tmp_path, name="controller"))
+    with installed(kube, namespace, tmp_path, {"workloads": {"actions": True}}) as release:
+        _check_template_is_refused(kube, namespace, Connection(release.kubeconfig("controller")))
+
+
+def _check_template_is_refused(kube: KubeTarget, namespace: str, account: Connection) -> None:
     jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example.org/none:1"}]}}
     kube.admin.do("POST", jobs, {"metadata": {"name": "train"}, "spec": {"suspend": True, "template": template}})

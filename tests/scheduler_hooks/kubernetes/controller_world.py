@@ -13,7 +13,7 @@ from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import StepCount
 from tidegauge_scheduler_hooks.kubernetes.controller.reconcile import Reconciler
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder, encode
-from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS
+from tidegauge_scheduler_hooks.kubernetes.kueue import JOB_UID_LABEL, QUEUE_WORKLOADS
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS, OwnerKind, at
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch, suspend_patch
 from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, PODS, Object
@@ -130,7 +130,12 @@ class ControllerWorld:
     def put_queue_workload(self, *, active: bool, reserved: bool) -> None:
         status = "True" if reserved else "False"
         body = {
-            "metadata": {"name": "job-train", "namespace": NAMESPACE, "ownerReferences": owned_by(self.obj)},
+            "metadata": {
+                "name": "job-train",
+                "namespace": NAMESPACE,
+                "ownerReferences": owned_by(self.obj),
+                "labels": {JOB_UID_LABEL: self.uid},
+            },
             "spec": {"active": active},
             "status": {"conditions": [{"type": "QuotaReserved", "status": status}]},
         }

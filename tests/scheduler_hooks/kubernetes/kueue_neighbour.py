@@ -12,7 +12,7 @@ from typing import Any
 
 from scheduler_hooks.kubernetes.neighbours import Objects, runtime_templates
 from scheduler_hooks.kubernetes.workload_samples import owned_by, templates_of
-from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS
+from tidegauge_scheduler_hooks.kubernetes.kueue import JOB_UID_LABEL, QUEUE_WORKLOADS
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB, KINDS, TRAINJOB, OwnerKind, at, is_true
 from tidegauge_scheduler_hooks.kubernetes.ports import Object
 from tidegauge_scheduler_hooks.kubernetes.workloads import QUEUE_LABEL, labels_of
@@ -102,6 +102,7 @@ class Kueue:
                     "name": f"{kind.name.lower()}-{metadata['name']}",
                     "namespace": metadata["namespace"],
                     "ownerReferences": owned_by(obj),
+                    "labels": {JOB_UID_LABEL: metadata["uid"]},
                 },
                 "spec": {"active": True, "queueName": labels_of(obj)[QUEUE_LABEL], "podSets": sets},
                 "status": {"conditions": []},

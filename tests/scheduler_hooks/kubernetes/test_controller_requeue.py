@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from fakes.kube import FakeStore
 from scheduler_hooks.kubernetes.controller_world import ControllerWorld, Process, change_before, writes
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, owned_by
 from tidegauge.core.jobs.kubernetes import ATTEMPT, REQUEUE, STOPPED
@@ -86,6 +87,39 @@ def test_a_pod_that_nobody_watches_counts_as_there() -> None:
     world.kube.remove(PODS, NAMESPACE, "driver")
     assert process.work() is None
     assert len(writes(world.kube)) == 1
+
+
+def test_while_watched_pods_end_the_api_server_is_not_asked_for_the_pods_of_a_namespace() -> None:
+    world = ControllerWorld()
+    process = Process(world)
+    world.requeue()
+    (pod,) = world.pods
+    world.advance()
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.kube.put(PODS, pod)
+    world.kube.calls.clear()
+    for _ in range(20):
+        assert process.work() is not None
+    assert world.kube.called("list", "Pod") == []
+    world.kube.remove(PODS, NAMESPACE, pod["metadata"]["name"])
+    assert process.work() is None
+    (confirmed,) = world.kube.called("list", "Pod")
+    assert confirmed.body == ["status.phase!=Succeeded,status.phase!=Failed"]
+
+
+def test_while_the_watch_is_cut_pods_are_asked_for() -> None:
+    world = ControllerWorld()
+    process = Process(world)
+    world.requeue()
+    (pod,) = world.pods
+    world.advance()
+    world.kube.put(PODS, pod)
+    store = process.look.stores[PODS]
+    assert isinstance(store, FakeStore)
+    store.problem = "cut"
+    world.kube.calls.clear()
+    assert process.work() is not None
+    assert len(world.kube.called("list", "Pod")) == 1
 
 
 def test_a_pod_that_is_being_deleted_counts_as_there_and_one_that_ended_does_not() -> None:

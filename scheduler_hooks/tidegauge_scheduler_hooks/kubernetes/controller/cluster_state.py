@@ -9,11 +9,12 @@ from tidegauge.core.jobs.kubernetes import INCIDENT, REQUEUE, RESTARTING
 from tidegauge_scheduler_hooks.kubernetes.controller.steps import StepSurroundings, is_marked, needs_proof
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.kueue import find_queue_workload
-from tidegauge_scheduler_hooks.kubernetes.owners import BY_NAME, KINDS, POD, OwnerReference, State, state, topmost
+from tidegauge_scheduler_hooks.kubernetes.owners import BY_NAME, KINDS, POD, OwnerReference, State, topmost
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS, KubeApi, Object, ObjectNotFoundError, Resource, Watches
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, labels_of
 
+NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
 ORDERS = (REQUEUE, RESTARTING, INCIDENT)
 """Annotations that need a step on the workload."""
 
@@ -64,18 +65,20 @@ class ClusterState:
             return StepSurroundings(unfinished=self._unfinished(workload))
         if workload.order is None or workload.state is State.FINISHED:
             return StepSurroundings()
-        unfinished = self._unfinished(workload) if workload.state is State.SUSPENDED else ()
-        return StepSurroundings(unfinished, find_queue_workload(self._api, workload))
+        ending = self._ending(workload) if workload.state is State.SUSPENDED else ()
+        return StepSurroundings(ending, find_queue_workload(self._api, workload))
+
+    def _ending(self, workload: Workload) -> tuple[Object, ...]:
+        """Those that the watch shows: while there are some, a list of all pods of the namespace each few seconds would
+        tell nothing new. That none is left the API server has to say."""
+        return workload.living if self.stores[PODS].current and workload.living else self._unfinished(workload)
 
     def _unfinished(self, workload: Workload) -> tuple[Object, ...]:
-        """Ask the API server, without a selector: a pod that is not in a cache, or not watched, may run all the
-        same."""
-        pods = self._api.list(PODS, workload.namespace)
+        """Ask the API server, without a label: a pod that is not in a cache, or not watched, may run all the same."""
+        pods = self._api.list(PODS, workload.namespace, field_selector=NOT_ENDED)
         return tuple(pod for pod in pods if self._may_run_in(pod, workload))
 
     def _may_run_in(self, pod: Object, workload: Workload) -> bool:
-        if state(POD, pod) is State.FINISHED:
-            return False
         owned = topmost(pod, self.kinds, partial(self._owner, workload))
         if owned is None:
             # Its owner has gone, or is so new that the watch has not shown it. All these controllers label pods with
