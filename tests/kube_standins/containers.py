@@ -76,12 +76,12 @@ class ContainerPlan:
         return json.dumps({**fields, **fields.pop("user")})
 
 
-def user_of(container: Object, pod: Object) -> User:
-    """By the security contexts of the container and of its pod. Raises ``UnsupportedError`` for a capability that
-    there is not, and for root where the pod says ``runAsNonRoot``."""
+def user_of(container: Object, pod: Object, image_user: int = 0) -> User:
+    """By the security contexts of the container and of its pod, and the image. Raises ``UnsupportedError`` for a
+    capability that there is not, and for root where the pod says ``runAsNonRoot``."""
     own, common = container.get("securityContext") or {}, pod["spec"].get("securityContext") or {}
     both = {**common, **own}
-    uid, gid = both.get("runAsUser", 0), both.get("runAsGroup", 0)
+    uid, gid = both.get("runAsUser", image_user), both.get("runAsGroup", 0)
     if uid == 0 and both.get("runAsNonRoot"):
         raise UnsupportedError(f"container {container['name']} has runAsNonRoot and would run as root")
     groups = {gid, *common.get("supplementalGroups", ()), *([common["fsGroup"]] if "fsGroup" in common else [])}

@@ -11,11 +11,13 @@ from kube_standins.containers import Mount
 
 @dataclass(frozen=True)
 class Image:
-    """``command`` is run where the container names none; ``folder``, of this machine, is there at ``at``."""
+    """``command`` is run where the container names none; ``folder``, of this machine, is there at ``at``; ``user`` is
+    who it runs as where nobody names one."""
 
     command: tuple[str, ...] = ()
     folder: str | None = None
     at: str | None = None
+    user: int = 0
 
     def mounts(self) -> list[Mount]:
         if self.folder is None:
@@ -28,4 +30,4 @@ def to_json(images: Mapping[str, Image]) -> dict[str, Any]:
 
 
 def from_json(images: Mapping[str, Mapping[str, Any]]) -> dict[str, Image]:
-    return {name: Image(tuple(fields["command"]), fields["folder"], fields["at"]) for name, fields in images.items()}
+    return {name: Image(**{**fields, "command": tuple(fields["command"])}) for name, fields in images.items()}

@@ -233,7 +233,7 @@ class PodRun:
         image = self._host.images.get(container.get("image") or "", Image())
         environ = environ_of(container, self._pod, self._here, self._devices.get(name, {}))
         command = command_of(container, environ, image.command)
-        user = user_of(container, self._pod)
+        user = user_of(container, self._pod, image.user)
         mounts = [*self._host.visible, *image.mounts(), *self._volumes.mounts_of(container)]
         return ContainerPlan(
             hostname=self._pod["metadata"]["name"][:63],

@@ -21,6 +21,7 @@ UNPROVEN_EVENT = "GpuMemorySettingsMissing"
 HELD_EVENT = "GpuMemoryHold"
 CANCELLED_EVENT = "GpuMemoryCancel"
 ENDED_EVENT = "GpuMemoryOfEndedJob"
+UNWATCHED_EVENT = "GpuMemoryNotWatched"
 
 
 def record_event(

@@ -137,7 +137,7 @@ def webhooks_never_block_a_job(objects: Sequence[Object]) -> Iterator[str]:
             wrong = {
                 "failurePolicy": hook.get("failurePolicy") != "Ignore",
                 "timeoutSeconds": not 1 <= hook.get("timeoutSeconds", 10) <= 10,
-                "sideEffects": hook.get("sideEffects") != "None",
+                "sideEffects": hook.get("sideEffects") not in ("None", "NoneOnDryRun"),
                 "namespaceSelector": not hook.get("namespaceSelector", {}).get("matchExpressions"),
                 "objectSelector": not hook.get("objectSelector", {}).get("matchExpressions"),
             }

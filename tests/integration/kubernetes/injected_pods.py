@@ -46,12 +46,12 @@ class Webhook:
         kinds = watched_kinds(["Job"])
         stores = {kind.resource: self.watches.store(kind.resource) for kind in kinds.values()}
         settings_of = OwnerReader(api, kinds, stores).settings_of
-        self.injector = Injector(InjectionOptions(PROBE_IMAGE), self._labels, self.history.sentence, settings_of)
+        self.injector = Injector(InjectionOptions(PROBE_IMAGE), self._said, self.history.sentence, settings_of)
         self.server = WebhookServer("127.0.0.1", 0, self.certificate, self.injector.answer)
 
-    def _labels(self, namespace: str) -> Mapping[str, str]:
-        labels: Mapping[str, str] = self._api.get(NAMESPACES, None, namespace)["metadata"].get("labels") or {}
-        return labels
+    def _said(self, namespace: str) -> Mapping[str, Any]:
+        said: Mapping[str, Any] = self._api.get(NAMESPACES, None, namespace)["metadata"]
+        return said
 
     def trusted(self) -> None:
         """Tell the API server whom to trust now."""
@@ -120,4 +120,4 @@ def probe_image(folder: Path) -> Image:
     shutil.copy(package / "__init__.py", folder / "tidegauge")
     for part in ("core", "probe", "integrations"):
         shutil.copytree(package / part, folder / "tidegauge" / part, ignore=shutil.ignore_patterns("__pycache__"))
-    return Image(INSTALL_COMMAND, str(folder), str(Path(INSTALL_COMMAND[0]).parent))
+    return Image(INSTALL_COMMAND, str(folder), str(Path(INSTALL_COMMAND[0]).parent), user=65532)

@@ -23,7 +23,7 @@ from integration.kubernetes.injected_pods import (
 )
 from integration.kubernetes.stand_in_pods import open_bench, shell
 from integration.kubernetes.target import Connection, KubeTarget, eventually, pod
-from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, INJECTED, PROFILE_LABEL
+from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, IMAGE_PYTHONPATH, INJECTED, PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import SecretCertificate
 from tidegauge_scheduler_hooks.kubernetes.injection.names import PYTHONPATH_ENTRY
@@ -106,15 +106,24 @@ def test_the_pods_of_a_job_come_out_watched_and_a_resumed_job_with_what_was_chan
 
 
 @pytest.mark.usefixtures("webhook")
-def test_the_namespaces_label_counts_for_pods_that_say_nothing(admin: Connection, namespace: str) -> None:
-    assert INJECTED not in (dry_run(admin, namespace, pod("p"))["metadata"].get("annotations") or {})
-    admin.do(
-        "PATCH", f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {PROFILE_LABEL: "dormant"}}},
-        content_type="application/merge-patch+json",
-    )  # fmt: skip
-    assert environ(dry_run(admin, namespace, pod("p")))["TIDEGAUGE_PROFILE"] == "dormant"
-    off = pod("p", labels={PROFILE_LABEL: "off"})
-    assert INJECTED not in (dry_run(admin, namespace, off)["metadata"].get("annotations") or {})
+def test_the_namespaces_label_counts_for_gpus_of_pods_that_say_nothing(admin: Connection, namespace: str) -> None:
+    def annotations(body: dict[str, Any]) -> dict[str, str]:
+        return dry_run(admin, namespace, body)["metadata"].get("annotations") or {}
+
+    gpu = {"containers": [{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+    for said in (
+        {},
+        {"labels": {PROFILE_LABEL: "dormant"}},  # and not what its images set
+        {"annotations": {IMAGE_PYTHONPATH: "/opt/lib"}},
+    ):
+        assert INJECTED not in annotations(pod("p", spec=gpu))
+        admin.do(
+            "PATCH", f"/api/v1/namespaces/{namespace}", {"metadata": said}, content_type="application/merge-patch+json"
+        )
+    found = environ(dry_run(admin, namespace, pod("p", spec=gpu)))
+    assert (found["TIDEGAUGE_PROFILE"], found["PYTHONPATH"]) == ("dormant", f"{PYTHONPATH_ENTRY}:/opt/lib")
+    assert INJECTED not in annotations(pod("p"))
+    assert INJECTED not in annotations(pod("p", spec=gpu, labels={PROFILE_LABEL: "off"}))
 
 
 @pytest.mark.parametrize("level", ["baseline", "restricted"])

@@ -29,7 +29,7 @@ from tidegauge.core.jobs.kubernetes import (
 )
 from tidegauge_scheduler_hooks.kubernetes.injection.names import INIT_CONTAINER, POLICY_VERSION, VOLUME
 from tidegauge_scheduler_hooks.kubernetes.injection.plan import Injection, plan_injection
-from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions, probe_container, volume
+from tidegauge_scheduler_hooks.kubernetes.injection.volumes import PROBE_USER, InjectionOptions, probe_container, volume
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB
 from tidegauge_scheduler_hooks.kubernetes.ports import Patch
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
@@ -95,16 +95,24 @@ def evaluated(expression: str, variables: Mapping[str, Any]) -> Any:
     return program.evaluate(dict(variables))
 
 
-def found_in(given: Mapping[str, Any], *, part: str = "pods", labels: Mapping[str, str] | None = None) -> Any:
-    """Whether the policy would act on a pod, and the variables that it finds."""
+def found_in(
+    given: Mapping[str, Any],
+    *,
+    part: str = "pods",
+    labels: Mapping[str, str] | None = None,
+    declared: str | None = None,
+) -> Any:
+    """Whether the policy would act on a pod, and the variables that it finds. ``declared``: what the namespace says its
+    images set."""
     spec = policy_for(part)["spec"]
-    namespace = {"metadata": {"name": "team", "labels": dict(labels or {})}}
+    said = {} if declared is None else {"annotations": {IMAGE_PYTHONPATH: declared}}
+    namespace = {"metadata": {"name": "team", "labels": dict(labels or {}), **said}}
     scope = {"object": json_to_cel(dict(given)), "namespaceObject": json_to_cel(namespace)}
     acts = all(evaluated(one["expression"], scope) for one in spec["matchConditions"])
     variables = celtypes.MapType()
     for one in spec["variables"]:
         variables[celtypes.StringType(one["name"])] = evaluated(one["expression"], {**scope, "variables": variables})
-    return acts, variables
+    return acts and bool(variables["acts"]), variables
 
 
 GPU = {"name": "gpu", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
@@ -119,6 +127,7 @@ PODS = [
     pod("bad", annotations={FRACTION: "2", CHECKPOINT_PATH: "/" * 3000, "tidegauge.dev/attempt": "x"}),
     pod("gpus", spec={"containers": [{"name": "side"}, GPU]}),
     pod("named", spec={"containers": [{"name": "side"}, GPU]}, annotations={CONTAINERS: " side ,none"}),
+    pod("root", spec={"securityContext": {"runAsUser": 0}}),
     pod("windows", spec={"os": {"name": "windows"}}),
     pod("windows-too", spec={"nodeSelector": {"kubernetes.io/os": "windows"}}),
     pod("again", annotations={INJECTED: "1"}),
@@ -131,8 +140,9 @@ def test_the_policy_finds_in_a_pod_what_the_webhook_finds(given: dict[str, Any])
     given["metadata"].setdefault("labels", {})[PROFILE_LABEL] = ""
     if not given["metadata"]["name"]:
         del given["metadata"]["name"]
-    outcome = plan_injection(given, namespace="team", namespace_labels={}, options=InjectionOptions("i"))
+    outcome = plan_injection(given, namespace="team", namespace_metadata={}, options=InjectionOptions("i"))
     acts, variables = found_in(given)
+    assert bool(variables["podIsRoot"]) == (given["spec"].get("securityContext") is not None)
     assert acts == isinstance(outcome, Injection)
     if not isinstance(outcome, Injection):
         return
@@ -176,9 +186,44 @@ def test_without_resources_of_the_admin_a_pods_quality_of_service_and_quota_are_
 
 @pytest.mark.parametrize(("label", "level"), [("", "auto"), ("true", "auto"), ("stats", "stats")])
 def test_the_namespaces_label_gives_the_level_of_pods_that_say_nothing(label: str, level: str) -> None:
-    acts, variables = found_in(pod("p"), part="namespaces", labels={PROFILE_LABEL: label})
+    given = pod("p", spec={"containers": [GPU]})
+    acts, variables = found_in(given, part="namespaces", labels={PROFILE_LABEL: label}, declared="")
     assert acts
     assert str(variables["level"]) == level
+
+
+IN_ENV = [{"name": "PYTHONPATH", "value": "/own"}]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pod("no-gpu"),
+        pod("gpu", spec={"containers": [{"name": "side"}, GPU]}),
+        pod("by-env", spec={"containers": [{**GPU, "env": IN_ENV}]}),
+        pod("from-elsewhere", spec={"containers": [{**GPU, "envFrom": [{}]}]}),
+        pod("says-it", spec={"containers": [{**GPU, "envFrom": [{}]}]}, annotations={IMAGE_PYTHONPATH: "/app"}),
+        pod("named", annotations={CONTAINERS: "main"}),
+    ],
+    ids=lambda given: given["metadata"]["name"],
+)
+@pytest.mark.parametrize("declared", [None, "", "/opt/lib"])
+def test_for_its_namespaces_sake_the_policy_touches_the_pods_that_the_webhook_touches(
+    given: dict[str, Any], declared: str | None
+) -> None:
+    said = {"labels": {PROFILE_LABEL: "auto"}}
+    said |= {} if declared is None else {"annotations": {IMAGE_PYTHONPATH: declared}}
+    outcome = plan_injection(given, namespace="team", namespace_metadata=said, options=InjectionOptions("i"))
+    acts, variables = found_in(given, part="namespaces", labels=said["labels"], declared=declared)
+    assert acts == isinstance(outcome, Injection)
+    if isinstance(outcome, Injection):
+        after: Any = patched(given, outcome.operations, Patch.JSON)
+        assert list(map(str, variables["runFolders"])) == after["spec"]["initContainers"][0]["args"]
+        path = next(env["value"] for one in after["spec"]["containers"] for env in one.get("env", ())
+                    if env["name"] == "PYTHONPATH")  # fmt: skip
+        assert path.endswith(
+            ("/own", f"pythonpath:{variables['imagePath']}" if variables["imagePath"] else "pythonpath")
+        )
 
 
 @pytest.mark.parametrize(
@@ -226,7 +271,7 @@ def test_on_a_real_server_pods_come_out_as_from_the_webhook(admin: Connection, n
     }
     given = asking("p", spec=spec, annotations={FRACTION: "0.5"}, labels={"job-name": "train"})
     options = InjectionOptions(PROBE_IMAGE, probe_resources=RESOURCES)
-    outcome = plan_injection(given, namespace=namespace, namespace_labels={}, options=options)
+    outcome = plan_injection(given, namespace=namespace, namespace_metadata={}, options=options)
     assert isinstance(outcome, Injection)
     expected: Any = patched(given, outcome.operations, Patch.JSON)
     made = dry_run(admin, namespace, given)
@@ -244,8 +289,9 @@ def test_on_a_real_server_pods_come_out_as_from_the_webhook(admin: Connection, n
     first = made["spec"]["initContainers"][0]
     assert first["securityContext"] == probe["securityContext"]
     assert [first[name] for name in ("image", "command", "args")] == [probe[n] for n in ("image", "command", "args")]
-    alone = dry_run(admin, namespace, asking("alone"))
+    alone = dry_run(admin, namespace, asking("alone", spec={**pod("p")["spec"], "securityContext": {"runAsUser": 0}}))
     assert [one["name"] for one in alone["spec"]["initContainers"]] == [INIT_CONTAINER]
+    assert alone["spec"]["initContainers"][0]["securityContext"]["runAsUser"] == PROBE_USER
 
 
 @pytest.mark.usefixtures("policies")
@@ -253,16 +299,19 @@ def test_on_a_real_server_a_labelled_namespace_watches_its_pods_and_off_does_not
     admin: Connection, namespace: str
 ) -> None:
     admin.do(
-        "PATCH", f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {PROFILE_LABEL: "dormant"}}},
+        "PATCH", f"/api/v1/namespaces/{namespace}",
+        {"metadata": {"labels": {PROFILE_LABEL: "dormant"}, "annotations": {IMAGE_PYTHONPATH: ""}}},
         content_type="application/merge-patch+json",
     )  # fmt: skip
+    gpu = {"containers": [{**GPU, "image": "i"}]}
 
     def level() -> str | None:
-        made = dry_run(admin, namespace, pod("p"))
+        made = dry_run(admin, namespace, pod("p", spec=gpu))
         found = {one["name"]: one.get("value") for one in made["spec"]["containers"][0].get("env") or []}
         return found.get("TIDEGAUGE_PROFILE")
 
     assert eventually(level) == "dormant"
-    assert dry_run(admin, namespace, pod("p"))["metadata"]["labels"][PROFILE_LABEL] == "dormant"
-    off = pod("p", labels={PROFILE_LABEL: "off"})
+    assert dry_run(admin, namespace, pod("p", spec=gpu))["metadata"]["labels"][PROFILE_LABEL] == "dormant"
+    assert INJECTED not in (dry_run(admin, namespace, pod("p"))["metadata"].get("annotations") or {})
+    off = pod("p", spec=gpu, labels={PROFILE_LABEL: "off"})
     assert INJECTED not in (dry_run(admin, namespace, off)["metadata"].get("annotations") or {})

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fakes.kube_patches import patched
-from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
+from tidegauge.core.jobs.kubernetes import IMAGE_PYTHONPATH, PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.injection.plan import Injection, plan_injection
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.ports import Patch
 
 OPTIONS = InjectionOptions("registry.example/tidegauge-probe:1")
+ONE_GPU = {"limits": {"nvidia.com/gpu": "1"}}
 Pod = dict[str, Any]
 
 
@@ -26,8 +27,16 @@ def pod(*containers: Mapping[str, Any], labels: Mapping[str, str] | None = None,
     return {"metadata": metadata, "spec": {"containers": list(containers) or [{"name": "main", "image": "i"}]}}
 
 
-def plan(given_pod: Pod, *, namespace: Mapping[str, str] | None = None, options: InjectionOptions = OPTIONS) -> Any:
-    return plan_injection(given_pod, namespace="team", namespace_labels=namespace or {}, options=options)
+def plan(
+    given_pod: Pod,
+    *,
+    namespace: Mapping[str, str] | None = None,
+    declared: str | None = None,
+    options: InjectionOptions = OPTIONS,
+) -> Any:
+    """``namespace``: its labels; ``declared``: the ``PYTHONPATH`` that it says its images set."""
+    said = {"labels": namespace or {}, "annotations": {} if declared is None else {IMAGE_PYTHONPATH: declared}}
+    return plan_injection(given_pod, namespace="team", namespace_metadata=said, options=options)
 
 
 def injected(given_pod: Pod, *, options: InjectionOptions = OPTIONS) -> Any:

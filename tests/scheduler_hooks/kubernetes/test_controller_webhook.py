@@ -89,18 +89,18 @@ def test_namespaces_that_cannot_be_read_keep_nobody_from_the_certificate(bench: 
     assert leader.why_not_ready() is None
 
 
-def test_the_labels_of_a_few_namespaces_are_asked_for_and_of_all_watched() -> None:
+def test_what_a_few_namespaces_say_is_asked_for_and_of_all_watched() -> None:
     kube = FakeKube()
     kube.put(NAMESPACES, {"metadata": {"name": "lab", "labels": {PROFILE_LABEL: "auto"}}})
     some = NamedNamespaces(kube, ["lab", "gone"])
-    assert some.labels("lab") is None
+    assert some.metadata("lab") is None
     some.refresh()
     kube.fail_next(TemporaryError("no answer"))
     with pytest.raises(TemporaryError):
         some.refresh()
     for namespaces in (some, WatchedNamespaces(kube)):
-        assert namespaces.labels("lab") == {PROFILE_LABEL: "auto"}
-        assert namespaces.labels("gone") is None
+        assert (namespaces.metadata("lab") or {})["labels"] == {PROFILE_LABEL: "auto"}
+        assert namespaces.metadata("gone") is None
 
 
 def test_reviews_are_counted_by_outcome() -> None:

@@ -53,7 +53,7 @@ def test_the_pods_of_an_example_are_watched_without_a_complaint(path: Path) -> N
         if PROFILE_LABEL not in (template.get("metadata", {}).get("labels") or {}):
             assert "gpu" not in str(template)  # nothing is lost by not watching it
             continue
-        outcome = plan_injection(template, namespace="team", namespace_labels={}, options=InjectionOptions("i"))
+        outcome = plan_injection(template, namespace="team", namespace_metadata={}, options=InjectionOptions("i"))
         assert isinstance(outcome, Injection)
         assert outcome.warnings == ()
 

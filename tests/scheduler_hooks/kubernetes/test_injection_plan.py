@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.kube_patches import patched
-from scheduler_hooks.kubernetes.injection_pods import Pod, environ, injected, plan, pod
+from scheduler_hooks.kubernetes.injection_pods import ONE_GPU, Pod, environ, injected, plan, pod
 from tidegauge.core.jobs.kubernetes import (
     CHANGES,
     CHECKPOINT_PATH,
@@ -45,8 +45,6 @@ def test_a_plain_pod_gets_volume_init_container_mounts_and_environment() -> None
                 "privileged": False,
                 "readOnlyRootFilesystem": True,
                 "runAsNonRoot": True,
-                "runAsUser": 65534,
-                "runAsGroup": 65534,
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             "volumeMounts": [{"name": "tidegauge", "mountPath": "/target"}],
@@ -92,8 +90,9 @@ def test_the_names_are_those_of_the_probe() -> None:
     ],
 )
 def test_the_pods_label_counts_before_its_namespaces(label: str | None, namespace: str | None, level: str) -> None:
-    given_pod = pod(labels={} if label is None else {PROFILE_LABEL: label})
-    outcome = plan(given_pod, namespace=None if namespace is None else {PROFILE_LABEL: namespace})
+    labels = {} if label is None else {PROFILE_LABEL: label}
+    given_pod = pod({"name": "main", "resources": ONE_GPU}, labels=labels)
+    outcome = plan(given_pod, namespace=None if namespace is None else {PROFILE_LABEL: namespace}, declared="")
     assert isinstance(outcome, Injection)
     assert environ(patched(given_pod, outcome.operations, Patch.JSON))["TIDEGAUGE_PROFILE"] == level
 
@@ -114,8 +113,8 @@ def test_a_pod_that_does_not_ask_is_left_alone(label: str | None, namespace: str
 
 @pytest.mark.parametrize("labels", [{}, {"app": "train"}])
 def test_a_pod_that_is_watched_for_its_namespaces_sake_is_labelled_so(labels: dict[str, str]) -> None:
-    given_pod = pod(labels=labels)
-    outcome = plan(given_pod, namespace={PROFILE_LABEL: "true"})
+    given_pod = pod({"name": "main", "resources": ONE_GPU}, labels=labels)
+    outcome = plan(given_pod, namespace={PROFILE_LABEL: "true"}, declared="")
     after: Any = patched(given_pod, outcome.operations, Patch.JSON)
     assert after["metadata"]["labels"] == {**labels, PROFILE_LABEL: "auto"}
     assert injected(pod(labels={PROFILE_LABEL: ""}))["metadata"]["labels"] == {PROFILE_LABEL: ""}
@@ -216,6 +215,81 @@ def test_containers_with_gpus_are_watched_and_others_are_not(resources: Pod) -> 
     assert ["env" in one for one in after["spec"]["containers"]] == [False, False, True]
 
 
+def test_for_its_namespaces_sake_a_pod_without_a_gpu_is_left_alone_unless_it_names_containers() -> None:
+    database = pod({"name": "main", "resources": {"limits": {"cpu": "1"}}}, labels={})
+    assert plan(database, namespace={PROFILE_LABEL: "auto"}, declared="") == Skipped("no_gpu")
+    named = pod({"name": "main"}, {"name": "side"}, labels={}, containers="main")
+    outcome = plan(named, namespace={PROFILE_LABEL: "auto"}, declared="")
+    after = patched(named, outcome.operations, Patch.JSON)
+    assert ["env" in one for one in after["spec"]["containers"]] == [True, False]
+
+
+IN_ENV = [{"name": "PYTHONPATH", "value": "/own"}]
+
+
+@pytest.mark.parametrize(
+    ("more", "on_pod", "on_namespace", "path"),
+    [
+        ({}, None, None, None),
+        ({}, None, "", ""),
+        ({}, None, "/opt/lib", ":/opt/lib"),
+        ({}, "/app", "/opt/lib", ":/app"),
+        ({}, "", None, ""),
+        ({"env": IN_ENV}, None, None, ":/own"),
+        ({"env": IN_ENV}, None, "/opt/lib", ":/own"),
+        ({"envFrom": [{"configMapRef": {"name": "c"}}]}, None, "/opt/lib", None),
+        ({"envFrom": [{"configMapRef": {"name": "c"}}]}, "/app", None, ":/app"),
+        ({}, "/a\n", "/opt/lib", None),
+    ],
+)
+def test_for_its_namespaces_sake_no_pythonpath_of_an_image_is_hidden(
+    more: Pod, on_pod: str | None, on_namespace: str | None, path: str | None
+) -> None:
+    annotations = {} if on_pod is None else {"pythonpath": on_pod}
+    given_pod = pod({"name": "main", "resources": ONE_GPU, **more}, labels={}, **annotations)
+    outcome = plan(given_pod, namespace={PROFILE_LABEL: "auto"}, declared=on_namespace)
+    if path is None:
+        assert isinstance(outcome, Skipped)
+        assert outcome.reason == "image_unknown"
+        assert "container main is not watched for its namespace's sake" in outcome.warnings[0]
+    else:
+        after = patched(given_pod, outcome.operations, Patch.JSON)
+        assert environ(after)["PYTHONPATH"] == names.PYTHONPATH_ENTRY + path
+
+
+def test_for_its_own_labels_sake_a_pod_is_watched_whatever_its_image_sets_and_its_namespace_may_say_it() -> None:
+    assert environ(injected(pod()))["PYTHONPATH"] == names.PYTHONPATH_ENTRY
+    given_pod = pod()
+    after = patched(given_pod, plan(given_pod, declared="/opt/lib").operations, Patch.JSON)
+    assert environ(after)["PYTHONPATH"] == f"{names.PYTHONPATH_ENTRY}:/opt/lib"
+
+
+def sidecars() -> list[Pod]:
+    return [{"name": "setup"}, {"name": "log", "restartPolicy": "Always"},
+            {"name": "server", "restartPolicy": "Always", "resources": ONE_GPU}]  # fmt: skip
+
+
+@pytest.mark.parametrize(("annotations", "watched"), [({}, ["server"]), ({"containers": "log,main"}, ["main", "log"])])
+def test_a_native_sidecar_is_watched_for_its_gpu_or_by_its_name(annotations: Any, watched: list[str]) -> None:
+    given_pod = pod({"name": "main"}, **annotations)
+    given_pod["spec"]["initContainers"] = sidecars()
+    after = injected(given_pod)
+    assert [one["name"] for one in after["spec"]["initContainers"]] == ["tidegauge-probe", "setup", "log", "server"]
+    assert after["spec"]["initContainers"][0]["args"] == watched
+    found = [one for part in ("containers", "initContainers") for one in after["spec"][part] if "env" in one]
+    assert [one["name"] for one in found] == watched
+    for one in found:
+        assert one["volumeMounts"][1]["subPath"] == f"run/{one['name']}"
+
+
+def test_a_container_that_ends_before_the_others_begin_is_no_sidecar() -> None:
+    given_pod = pod({"name": "main"}, containers="setup")
+    given_pod["spec"]["initContainers"] = sidecars()
+    outcome = plan(given_pod)
+    assert isinstance(outcome, Skipped)
+    assert outcome.warnings == (f"annotation {CONTAINERS}: no container is named setup (main, log, server)",)
+
+
 def test_the_owner_may_name_the_containers() -> None:
     given_pod = pod({"name": "a"}, {"name": "b", "resources": {"limits": {"nvidia.com/gpu": 1}}}, containers=" a,z ")
     outcome = plan(given_pod)
@@ -243,8 +317,10 @@ def test_the_init_container_asks_for_no_more_than_the_one_that_waits_for_it() ->
     assert injected(given_pod, options=options)["spec"]["initContainers"][0]["resources"] == small
 
 
-@pytest.mark.parametrize(("user", "set_by_us"), [(None, True), (0, True), (1000, False)])
-def test_the_init_container_is_never_root(user: int | None, set_by_us: bool) -> None:
+@pytest.mark.parametrize(("user", "set_by_us"), [(None, False), (0, True), (1000, False)])
+def test_the_init_container_is_never_root_and_else_names_no_user_for_an_scc_to_refuse(
+    user: int | None, set_by_us: bool
+) -> None:
     given_pod = pod()
     given_pod["spec"]["securityContext"] = {} if user is None else {"runAsUser": user}
     security = injected(given_pod)["spec"]["initContainers"][0]["securityContext"]

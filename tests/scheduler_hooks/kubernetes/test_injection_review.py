@@ -11,11 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes.kube import FakeKube
 from fakes.kube_patches import patched
-from tidegauge.core.jobs.kubernetes import INJECTED, PROFILE_LABEL
+from scheduler_hooks.kubernetes.injection_pods import ONE_GPU
+from tidegauge.core.jobs.kubernetes import IMAGE_PYTHONPATH, INJECTED, PROFILE_LABEL
+from tidegauge_scheduler_hooks.kubernetes.injection.left_alone import OwnersToTell
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.webhook import MAX_POD_BYTES, Injector
-from tidegauge_scheduler_hooks.kubernetes.ports import Patch
+from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, Patch
+from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
 
 POD: dict[str, Any] = {
     "metadata": {"name": "p", "labels": {PROFILE_LABEL: "auto"}},
@@ -24,7 +28,8 @@ POD: dict[str, Any] = {
 
 
 def injector(labels: Mapping[str, str] | None = None) -> Injector:
-    return Injector(InjectionOptions("i"), lambda namespace: labels if namespace == "team" else None)
+    said = {"labels": labels or {}, "annotations": {IMAGE_PYTHONPATH: ""}}
+    return Injector(InjectionOptions("i"), lambda namespace: said if namespace == "team" else None)
 
 
 def question(pod: Any = POD, **changes: Any) -> bytes:
@@ -52,7 +57,7 @@ def test_the_answer_carries_the_patch() -> None:
 
 
 def test_the_namespaces_label_counts_where_the_pod_says_nothing() -> None:
-    silent = {**POD, "metadata": {"name": "p"}}
+    silent = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main", "resources": ONE_GPU}]}}
     assert "patch" in response(injector({PROFILE_LABEL: "stats"}), question(silent))
     unknown = injector({PROFILE_LABEL: "stats"})
     assert "patch" not in response(unknown, question(silent, namespace="other"))
@@ -119,3 +124,46 @@ json_values = st.recursive(
 @given(json_values)
 def test_whatever_the_object_is_the_answer_is_a_yes(pod: Any) -> None:
     response(injector({PROFILE_LABEL: "auto"}), question(pod))
+
+
+OWNED: dict[str, Any] = {
+    "metadata": {"generateName": "p-", "ownerReferences": [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": True}]},
+    "spec": {"containers": [{"name": "main", "resources": ONE_GPU}]},
+}  # fmt: skip
+
+
+def test_who_made_a_pod_that_its_namespace_cannot_vouch_for_is_told_once_by_an_event() -> None:
+    kube, owners = FakeKube(), OwnersToTell()
+    said = {"labels": {PROFILE_LABEL: "auto"}}
+    asked = Injector(InjectionOptions("i"), lambda _: said, left_alone=owners.note)
+    for dry_run in (True, False, False):
+        answer = response(asked, question(OWNED, dryRun=dry_run))
+        assert "patch" not in answer
+        assert f"annotation {IMAGE_PYTHONPATH}" in answer["warnings"][0]
+        owners.tell(kube)
+        assert len(kube.list(EVENTS)) == (0 if dry_run else 1)
+    [event] = kube.list(EVENTS)
+    assert event["regarding"] == {
+        "apiVersion": "batch/v1", "kind": "Job", "namespace": "team", "name": "train", "uid": "u"}  # fmt: skip
+    assert event["reason"] == "GpuMemoryNotWatched"
+    assert "PYTHONPATH" in event["note"]
+
+
+def test_owners_that_cannot_be_told_now_are_told_later_and_those_that_cannot_be_told_at_all_are_not_tried_again() -> (
+    None
+):
+    kube, owners = FakeKube(), OwnersToTell()
+    owners.note("team", OWNED["metadata"], "why")
+    kube.fail_next(TemporaryError("busy"))
+    with pytest.raises(TemporaryError):
+        owners.tell(kube)
+    owners.tell(kube)
+    assert len(kube.list(EVENTS)) == 1
+    other = {"ownerReferences": [{**OWNED["metadata"]["ownerReferences"][0], "uid": "v"}]}
+    owners.note("team", other, "why")
+    kube.fail_next(PermanentError("no right"))
+    with pytest.raises(PermanentError):
+        owners.tell(kube)
+    owners.tell(kube)
+    assert len(kube.list(EVENTS)) == 1

@@ -1,4 +1,4 @@
-"""The webhook in the controller: its server, its certificate, the labels of namespaces, and the history of jobs."""
+"""The webhook in the controller: its server, its certificate, what namespaces say, and the history of jobs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from prometheus_client.metrics_core import Metric
 
@@ -18,52 +19,52 @@ from tidegauge_scheduler_hooks.kubernetes.injection.certificates import (
     trust,
 )
 from tidegauge_scheduler_hooks.kubernetes.injection.history import SubmissionHistory
+from tidegauge_scheduler_hooks.kubernetes.injection.left_alone import OwnersToTell
 from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import OwnerReader
 from tidegauge_scheduler_hooks.kubernetes.injection.webhook import Injector, ServerCertificate, WebhookServer
 from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, KubeApi, ObjectNotFoundError, Watches
-from tidegauge_scheduler_hooks.kubernetes.workloads import labels_of
 from tidegauge_scheduler_hooks.ports import SchedulerError
 
 log = logging.getLogger(__name__)
 
 
 class WatchedNamespaces:
-    """Labels of all namespaces, by a watch."""
+    """Labels and annotations of all namespaces, by a watch."""
 
     def __init__(self, watches: Watches) -> None:
         self._store = watches.store(NAMESPACES)
 
-    def labels(self, name: str) -> Mapping[str, str] | None:
+    def metadata(self, name: str) -> Mapping[str, Any] | None:
         found = self._store.get(None, name)
-        return None if found is None else labels_of(found)
+        return None if found is None else found["metadata"]
 
     def refresh(self) -> None:
-        """Nothing to do: the watch refreshes the labels."""
+        """Nothing to do: the watch refreshes them."""
 
 
 class NamedNamespaces:
-    """Labels of some namespaces, asked for by name: a role that is limited to them allows no watch."""
+    """Labels and annotations of some namespaces, asked for by name: a role that is limited to them allows no watch."""
 
     def __init__(self, api: KubeApi, names: Sequence[str]) -> None:
         self._api = api
         self._names = tuple(names)
-        self._labels: Mapping[str, Mapping[str, str]] = {}
+        self._found: Mapping[str, Mapping[str, Any]] = {}
 
-    def labels(self, name: str) -> Mapping[str, str] | None:
-        return self._labels.get(name)
+    def metadata(self, name: str) -> Mapping[str, Any] | None:
+        return self._found.get(name)
 
     def refresh(self) -> None:
-        """Read the labels. Raises the errors of ``KubeApi.get``; the labels before then stay."""
+        """Read them. Raises the errors of ``KubeApi.get``; what was read before then stays."""
         found = {}
         for name in self._names:
             with suppress(ObjectNotFoundError):  # nobody makes pods there either
-                found[name] = labels_of(self._api.get(NAMESPACES, None, name))
-        self._labels = found
+                found[name] = self._api.get(NAMESPACES, None, name)["metadata"]
+        self._found = found
 
 
 class Upkeep:
-    """Keeps certificate, labels and history current. ``leading``: this replica makes and renews a certificate in a
-    Secret."""
+    """Keeps certificate, namespaces and history current, and leaves the Events that are due. ``leading``: this replica
+    makes and renews a certificate in a Secret."""
 
     def __init__(
         self, options: WebhookOptions, whole: Options, api: KubeApi, watches: Watches, *, leading: Callable[[], bool]
@@ -72,6 +73,7 @@ class Upkeep:
             WatchedNamespaces(watches) if whole.namespaces is None else NamedNamespaces(api, whole.namespaces)
         )
         self.history = SubmissionHistory(options.history_file)
+        self.left_alone = OwnersToTell()
         self._api = api
         self._leading = leading
         self._configuration = options.configuration
@@ -97,8 +99,9 @@ class Upkeep:
         return self._problem is None and self.why_not_ready() is None
 
     def keep_up(self) -> None:
-        """Maintain certificate, namespaces and history once; failures are logged, and tried again in the next round."""
-        tried = [_tried(chore) for chore in (self._keep_certificate, self.namespaces.refresh, self.history.refresh)]
+        """Maintain everything once; failures are logged, and tried again in the next round."""
+        chores = (self._keep_certificate, self.namespaces.refresh, self.history.refresh, self._tell)
+        tried = [_tried(chore) for chore in chores]
         found = "; ".join(problem for problem in tried if problem is not None) or None
         if found is not None and found != self._problem:
             log.warning("the webhook cannot be maintained: %s", found)
@@ -114,6 +117,9 @@ class Upkeep:
         trusted = self._secret.trusted
         if self._configuration is not None and trusted is not None and trust(self._api, self._configuration, trusted):
             log.info("%s now trusts the webhook's certificate", self._configuration)
+
+    def _tell(self) -> None:
+        self.left_alone.tell(self._api)
 
 
 def _tried(chore: Callable[[], None]) -> str | None:
@@ -151,7 +157,11 @@ class Webhook:
         """Listen. Raises ``OSError`` if it cannot."""
         self.upkeep = Upkeep(options, whole, api, watches, leading=leading)
         self._injector = Injector(
-            options.injection, self.upkeep.namespaces.labels, self.upkeep.history.sentence, owners.settings_of
+            options.injection,
+            self.upkeep.namespaces.metadata,
+            self.upkeep.history.sentence,
+            owners.settings_of,
+            self.upkeep.left_alone.note,
         )
         self._server = WebhookServer(options.host, options.port, self.upkeep.certificate, self._injector.answer)
         self._ending = threading.Event()

@@ -1,7 +1,8 @@
-"""Plans the injection into a pod: a pure function of the pod as it is about to be created, and its namespace's labels.
+"""Plans the injection into a pod: a pure function of the pod as it is about to be created, and of its namespace.
 
 A pod is never refused for our sake, and nothing is injected that could make it fail: parts that do not fit are left
-out, with a warning (which kubectl prints).
+out, with a warning (which kubectl prints). Where the namespace alone asks, nobody has looked at the pod: only its
+containers with a GPU are watched, and only those whose own ``PYTHONPATH`` is known.
 """
 
 from __future__ import annotations
@@ -89,19 +90,25 @@ class Skipped(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
+IMAGE_UNKNOWN = "image_unknown"
+"""Reason: the namespace asks, and what the pod's images set is not known. Its owner is told by an Event."""
+
+
 def plan_injection(
     pod: Mapping[str, Any],
     *,
     namespace: str,
-    namespace_labels: Mapping[str, str],
+    namespace_metadata: Mapping[str, Any],
     options: InjectionOptions,
     settings_of: Callable[[Mapping[str, Any], str], PodSettings] = own_settings,
 ) -> Injection | Skipped:
-    """Plan for one pod. ``namespace`` is the request's: the pod's own is empty while it is created. ``settings_of``
-    (metadata, namespace) is asked only for a pod that is injected."""
+    """Plan for one pod. ``namespace`` is the request's: the pod's own is empty while it is created, and
+    ``namespace_metadata`` has its labels and annotations. ``settings_of`` (metadata, namespace) is asked only for a pod
+    that is injected."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     annotations = metadata.get("annotations") or {}
-    level, complaint = _level(metadata.get("labels") or {}, namespace_labels)
+    labels, told_namespace = metadata.get("labels") or {}, namespace_metadata.get("annotations") or {}
+    level, complaint = _level(labels, namespace_metadata.get("labels") or {})
     if complaint is not None:
         return Skipped("bad_level", (complaint,))
     if level is None or level == "off":
@@ -112,16 +119,26 @@ def plan_injection(
     if unfit is not None:
         return Skipped(unfit)
     volume_name = free_name(VOLUME, [one.get("name") for one in spec.get("volumes") or []])
-    chosen, warnings = _chosen(spec["containers"], annotations)
+    by_namespace = PROFILE_LABEL not in labels
+    chosen, warnings = _chosen(spec, annotations, gpu_only=by_namespace)
+    image_pythonpath, unread = _text({**told_namespace, **annotations}, IMAGE_PYTHONPATH)
+    if by_namespace:
+        if not chosen:
+            return Skipped("no_gpu", tuple(warnings))
+        declared = image_pythonpath is not None
+        by_pod = declared and IMAGE_PYTHONPATH in annotations
+        chosen, unknown = _with_known_path(chosen, declared=declared, by_pod=by_pod)
+        warnings += unknown
+        if not chosen:
+            return Skipped(IMAGE_UNKNOWN, (*warnings, *unread))
     told = settings_of(metadata, namespace)
     common, complaints = _common(metadata, namespace, level, told)
-    image_pythonpath, unread = _text(annotations, IMAGE_PYTHONPATH)
     settings, refused = _settings(told.changes, job_id(namespace, claimed_name(metadata)))
     warnings += complaints + unread + refused
     warnings += [] if told.unread is None else [f"its workload could not be read, so it has no attempt: {told.unread}"]
     operations: list[Mapping[str, Any]] = []
     watched: list[Mapping[str, Any]] = []
-    for index, container in chosen:
+    for path, container in chosen:
         new_mounts, left_out = mounts(container, volume_name)
         warnings += left_out
         if not new_mounts:
@@ -135,7 +152,6 @@ def plan_injection(
             container, [*common, *own], image_pythonpath=image_pythonpath or "", settings=settings
         )
         warnings += [f"container {container['name']}: {text}" for text in (*doubts, *environment.warnings)]
-        path = f"/spec/containers/{index}"
         operations.append({"op": "add", "path": f"{path}/env", "value": environment.variables})
         operations += _added(f"{path}/volumeMounts", container.get("volumeMounts"), new_mounts)
     if not watched:
@@ -170,22 +186,52 @@ def _unfit(annotations: Mapping[str, str], spec: Mapping[str, Any]) -> str | Non
     return None if spec.get("containers") else "nothing_to_watch"
 
 
+_Placed = tuple[str, Mapping[str, Any]]
+"""A container, and the path to it in the pod (RFC 6901)."""
+
+
 def _chosen(
-    containers: Sequence[Mapping[str, Any]], annotations: Mapping[str, str]
-) -> tuple[list[tuple[int, Mapping[str, Any]]], list[str]]:
-    """The containers to watch with their places, and warnings."""
-    numbered = list(enumerate(containers))
+    spec: Mapping[str, Any], annotations: Mapping[str, str], *, gpu_only: bool
+) -> tuple[list[_Placed], list[str]]:
+    """The containers to watch, and warnings. Native sidecars are among those that may be watched: they run beside the
+    others, and may have the GPU."""
+    regular: list[_Placed] = [(f"/spec/containers/{at}", one) for at, one in enumerate(spec["containers"])]
+    before = enumerate(spec.get("initContainers") or [])
+    beside = [*regular]
+    beside += [(f"/spec/initContainers/{at}", one) for at, one in before if one.get("restartPolicy") == "Always"]
+    warnings = []
     if CONTAINERS in annotations:
         wanted = {name.strip() for name in annotations[CONTAINERS].split(",")} - {""}
-        chosen = [(index, one) for index, one in numbered if one["name"] in wanted]
+        chosen = [(path, one) for path, one in beside if one["name"] in wanted]
         unknown = sorted(wanted - {one["name"] for _, one in chosen})
-        names = ", ".join(one["name"] for one in containers[:MAX_WATCHED])
+        names = ", ".join(one["name"] for _, one in beside[:MAX_WATCHED])
         warnings = [f"annotation {CONTAINERS}: no container is named {unknown[0][:63]} ({names})"] if unknown else []
     else:
-        chosen, warnings = [(index, one) for index, one in numbered if asks_for_gpu(one)] or numbered, []
+        with_gpu = [(path, one) for path, one in beside if asks_for_gpu(one)]
+        chosen = with_gpu if with_gpu or gpu_only else regular
     if len(chosen) > MAX_WATCHED:
         warnings.append(f"only the first {MAX_WATCHED} of {len(chosen)} containers are watched")
     return chosen[:MAX_WATCHED], warnings
+
+
+def _with_known_path(chosen: Sequence[_Placed], *, declared: bool, by_pod: bool) -> tuple[list[_Placed], list[str]]:
+    """Those of which it is known what their ``PYTHONPATH`` is without us, and warnings about the others: the webhook
+    cannot see what an image sets, nor what ``envFrom`` brings, and a variable of the pod hides both.
+
+    ``declared``: whether the annotation ``IMAGE_PYTHONPATH`` says it; ``by_pod``: the pod's own, and not the
+    namespace's, which knows the images but no pod."""
+    known, warnings = [], []
+    for path, container in chosen:
+        sets_it = any(variable["name"] == "PYTHONPATH" for variable in container.get("env") or [])
+        if sets_it or by_pod or (declared and not container.get("envFrom")):
+            known.append((path, container))
+        else:
+            whose = "its envFrom may set" if declared else "its image may set"
+            warnings.append(
+                f"container {container['name']} is not watched for its namespace's sake: {whose} PYTHONPATH. "
+                f'Say which, or "" for none, by the annotation {IMAGE_PYTHONPATH}'
+            )
+    return known, warnings
 
 
 def _common(

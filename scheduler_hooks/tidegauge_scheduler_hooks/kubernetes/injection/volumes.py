@@ -37,7 +37,8 @@ SIZE_LIMIT = "256Mi"
 """A bound, no reservation: the probe takes 1 MiB, a rank 1 MiB for each GPU that it uses, and a ring gets its full
 length while 64 MiB are free. It counts as memory of the pod."""
 PROBE_USER = 65534
-"""The init container's user, where the pod names none (or root): a number, as ``restricted`` demands."""
+"""The init container's user where the pod names root. Else it names none, as OpenShift refuses all but a namespace's
+own: it is the pod's, or the namespace's, or the probe image's."""
 _COPIED = ("cpu", "memory", "ephemeral-storage")
 
 
@@ -80,7 +81,7 @@ def probe_container(
         "runAsNonRoot": True,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    if not (spec.get("securityContext") or {}).get("runAsUser"):
+    if (spec.get("securityContext") or {}).get("runAsUser") == 0:
         security.update(runAsUser=PROBE_USER, runAsGroup=PROBE_USER)
     taken = [one.get("name") for part in ("initContainers", "containers") for one in spec.get(part) or []]
     return {

@@ -21,7 +21,7 @@ from tidegauge.http.connections import ServerLimits
 from tidegauge.http.server import App, HttpRequest, HttpServer, Response, Routes, text_error
 from tidegauge_scheduler_hooks.kubernetes.injection.history import submitted_name
 from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import PodSettings, own_settings
-from tidegauge_scheduler_hooks.kubernetes.injection.plan import Injection, Skipped, plan_injection
+from tidegauge_scheduler_hooks.kubernetes.injection.plan import IMAGE_UNKNOWN, Injection, Skipped, plan_injection
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 
 _logger = logging.getLogger(__name__)
@@ -39,17 +39,20 @@ class Injector:
     def __init__(
         self,
         options: InjectionOptions,
-        namespace_labels: Callable[[str], Mapping[str, str] | None],
+        namespace_metadata: Callable[[str], Mapping[str, Any] | None],
         history: Callable[[str, str], str | None] = lambda *_: None,
         settings_of: Callable[[Mapping[str, Any], str], PodSettings] = own_settings,
+        left_alone: Callable[[str, Mapping[str, Any], str], None] = lambda *_: None,
     ) -> None:
-        """``namespace_labels``: labels of a namespace by its name, ``None`` if it is not known (yet). ``history``: what
-        earlier runs of the job with this namespace and name needed, ``None`` if it is not known. ``settings_of``: as in
-        ``plan_injection``. None of them may block for longer than API servers wait."""
+        """``namespace_metadata``: labels and annotations of a namespace by its name, ``None`` if it is not known (yet).
+        ``history``: what earlier runs of the job with this namespace and name needed, ``None`` if it is not known.
+        ``settings_of``: as in ``plan_injection``. ``left_alone``: told the namespace, the metadata and the reason of a
+        pod that only its owner can say more about. None of them may block for longer than API servers wait."""
         self._options = options
-        self._namespace_labels = namespace_labels
+        self._namespace_metadata = namespace_metadata
         self._history = history
         self._settings_of = settings_of
+        self._left_alone = left_alone
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, ...]] = Counter({("injected", ""): 0, ("failed", ""): 0})
 
@@ -95,14 +98,16 @@ class Injector:
         if size_bytes > MAX_POD_BYTES:
             return Skipped("too_large")
         namespace = request["namespace"]
-        labels = self._namespace_labels(namespace) or {}
-        return plan_injection(
+        outcome = plan_injection(
             request["object"],
             namespace=namespace,
-            namespace_labels=labels,
+            namespace_metadata=self._namespace_metadata(namespace) or {},
             options=self._options,
             settings_of=self._settings_of,
         )
+        if isinstance(outcome, Skipped) and outcome.reason == IMAGE_UNKNOWN and not request.get("dryRun"):
+            self._left_alone(namespace, request["object"]["metadata"], outcome.warnings[0])
+        return outcome
 
     def _sentence(self, request: Mapping[str, Any]) -> str | None:
         name = submitted_name(request)
