@@ -109,6 +109,8 @@ class FakeKube:
         self._objects: dict[str, dict[Key, Object]] = {}
         self._faults: list[Fault] = []
         self._stores: list[FakeStore] = []
+        self._applied: dict[str, Any] = {}
+        """The last server-side apply to an object, by its uid."""
         self._unseen: list[tuple[str, Object, bool]] | None = None
         self._version = 100
         self._uids = 0
@@ -221,8 +223,12 @@ class FakeKube:
     ) -> Object:
         def do() -> Object:
             before = self._existing(resource, namespace, name)
-            after = patched(before, patch, how)
-            return self._update(resource, before, after, subresource)
+            uid = before["metadata"]["uid"]
+            after = patched(before, patch, how, applied=self._applied.get(uid))
+            result = self._update(resource, before, after, subresource)
+            if how is Patch.APPLY:
+                self._applied[uid] = copy.deepcopy(patch)
+            return result
 
         return self._answer(Call("patch", resource.kind, namespace, name, copy.deepcopy(patch), subresource), do)
 

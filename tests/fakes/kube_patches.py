@@ -15,17 +15,17 @@ containers, variables and volumes, mounts, owners."""
 _SET_TERM = re.compile(r"\s*(\S+)\s+(in|notin)\s+\(([^)]*)\)\s*")
 
 
-def patched(before: Mapping[str, Any], patch: Any, how: Patch) -> Any:
-    """What ``patch`` makes of an object, which stays as it is. Raises ``InvalidError``."""
+def patched(before: Mapping[str, Any], patch: Any, how: Patch, *, applied: Any = None) -> Any:
+    """What ``patch`` makes of an object, which stays as it is. ``applied``: what the one manager that applies said of
+    it before; what it does not say any more is gone. Raises ``InvalidError``."""
     if how is Patch.JSON:
         if not isinstance(patch, Sequence):
             raise InvalidError("json patch must be a list of operations")
         return _operations(_copy(before), patch)
     if not isinstance(patch, Mapping):
         raise InvalidError("a merge patch must be an object")
-    if how is Patch.APPLY:  # there is one manager here, so what it does not say any more is gone
-        said = {key: _copy(value) for key, value in patch.items() if key not in ("apiVersion", "kind", "metadata")}
-        return {**_copy(before), **said}
+    if how is Patch.APPLY:
+        return _merged(_without(_copy(before), applied or {}, patch), patch, _by_key)
     return _merged(before, patch, _by_key if how is Patch.STRATEGIC else _replaced)
 
 
@@ -80,13 +80,32 @@ def _merged(before: Any, patch: Any, lists: Callable[[list[Any], list[Any]], lis
     return after
 
 
+def _without(before: Any, applied: Mapping[str, Any], patch: Mapping[str, Any]) -> Any:
+    """Without what was applied before and is not now; entries of lists that are told apart count by their key."""
+    for name, said in applied.items():
+        if name in ("apiVersion", "kind", "metadata"):
+            continue
+        if name not in patch:
+            before.pop(name, None)
+        elif isinstance(said, Mapping) and name in before:
+            _without(before[name], said, patch[name])
+        elif isinstance(said, list) and (key := _key_of(said)):
+            kept = {one[key] for one in patch[name]}
+            given_up = {one[key] for one in said} - kept
+            before[name] = [one for one in before.get(name, []) if one[key] not in given_up]
+    return before
+
+
+def _key_of(entries: list[Any]) -> str | None:
+    return next((key for key in LIST_KEYS if all(isinstance(one, Mapping) and key in one for one in entries)), None)
+
+
 def _replaced(before: list[Any], patch: list[Any]) -> list[Any]:
     return patch
 
 
 def _by_key(before: list[Any], patch: list[Any]) -> list[Any]:
-    entries = [*before, *patch]
-    key = next((key for key in LIST_KEYS if all(isinstance(one, Mapping) and key in one for one in entries)), None)
+    key = _key_of([*before, *patch])
     if key is None:
         return patch
     merged = {one[key]: one for one in _copy(before)}

@@ -12,6 +12,8 @@ from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations
 
 QUEUE_WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
 """Kueue 0.15 and later."""
+ADMISSION_CHECKS = Resource("kueue.x-k8s.io", "v1beta2", "admissionchecks", "AdmissionCheck", namespaced=False)
+RESOURCE_FLAVORS = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor", namespaced=False)
 
 
 JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"

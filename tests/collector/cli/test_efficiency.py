@@ -100,6 +100,24 @@ def test_jobs_on_shared_gpus_are_limited_to_what_their_runs_needed(
     assert table.asked[0][2] == 1000
 
 
+def test_admission_is_told_what_every_job_needed(
+    url: str, table: FakeUsage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table.rows.append(ROW._replace(name="a\tb"))
+    table.rows.append(FULL._replace(name="grew", ooms=2))
+    assert main(["efficiency", "--for-admission", "--api", url]) == 0
+    assert capsys.readouterr().out == "".join(
+        f"ada\t{row.name}\t{row.highest_bytes}\t{row.runs}\t{row.ooms}\n"
+        for row in table.rows if row.name and "\t" not in row.name
+    )  # fmt: skip
+    assert table.asked[0][2] == 1000
+
+
+def test_one_file_at_a_time_is_printed(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["efficiency", "--for-admission", "--for-sharing", "--api", url]) == 2
+    assert "--for-sharing and --for-admission are two files" in capsys.readouterr().err
+
+
 def test_whoever_asks_for_one_job_sees_its_limit_on_shared_gpus(
     url: str, table: FakeUsage, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,6 +91,13 @@ def test_json_is_the_estimate_of_the_other_interpreter(tmp_path: Path, capsys: p
     assert json.loads(capsys.readouterr().out) == to_wire(ESTIMATE)
 
 
+def test_annotation_says_what_a_rank_needs_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    estimate = replace(ESTIMATE, device_bytes=(61 << 30) + 1)
+    python = answering(tmp_path, {"estimate": to_wire(estimate)})
+    assert main(["estimate", "train:build", "--python", python, "--annotation"]) == 0
+    assert capsys.readouterr().out == f"tidegauge.dev/needed-gpu-memory: {61 * 1024 + 1}Mi\n"
+
+
 def test_the_options_reach_the_other_interpreter(tmp_path: Path) -> None:
     body = "import json; print(json.dumps({'estimate': json.loads(sys.argv[2])}))"
     told = command.ask(interpreter(tmp_path, body), {"function": "train:build", "gpu": "h200"})

@@ -103,6 +103,34 @@ def test_who_submits_a_workload_hears_of_its_earlier_runs_only_where_that_is_wan
     assert len(least.one("MutatingWebhookConfiguration")["webhooks"]) == 2
 
 
+def test_kueues_check_is_answered_only_where_that_is_wanted(full: Rendered, least: Rendered) -> None:
+    assert options(least).memory_check is None
+    assert not {
+        what for _, what, _ in rights(least) if what.partition(".")[0] in ("admissionchecks", "resourceflavors")
+    }
+    check = options(full).memory_check
+    assert check is not None
+    assert (check.rejects, check.within_s) == (True, 60.0)
+    assert check.needs_file is not None
+    controller = full.one("Deployment", "-controller")["spec"]["template"]["spec"]
+    (volume,) = [one for one in controller["volumes"] if one["name"] == "needs"]
+    assert volume["configMap"] == {"name": "gpu-needs", "optional": True}
+    (mount,) = [one for one in controller["containers"][0]["volumeMounts"] if one["name"] == "needs"]
+    assert Path(mount["mountPath"]) == check.needs_file.parent
+    changes = {(who, what) for who, what, verb in rights(full) if what.startswith(("admissionchecks", "workloads/"))}
+    assert {who for who, _ in changes} == {"controller"}
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [({"rbac": {"namespaces": ["team-a"]}}, "wait for an answer for ever"),
+     ({"controller": {"enabled": False}, "injection": {"mode": "none"}}, "needs the controller")],
+)  # fmt: skip
+def test_kueues_check_is_refused_where_nobody_would_answer(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(helm_python.HelmError, match=says):
+        render(with_registry(kueueCheck={"enabled": True}, **values))
+
+
 @pytest.mark.parametrize("site", ["cert-manager", "given-certificate"])
 def test_a_certificate_that_others_make_is_mounted(site: str) -> None:
     found = options(render(values_of(CHART / "ci" / f"{site}-values.yaml"))).webhook

@@ -212,9 +212,10 @@ class AccountPolicy:
 
 
 @cache
-def account_policy() -> AccountPolicy:
-    """That of an installation by default."""
-    found = [one for one in chart_objects({}) if one["kind"] == "ValidatingAdmissionPolicy"]
+def account_policy(*, kueue_check: bool = False) -> AccountPolicy:
+    """That of an installation by default, or of one that answers Kueue's admission check."""
+    values = {"kueueCheck": {"enabled": kueue_check}}
+    found = [one for one in chart_objects(values) if one["kind"] == "ValidatingAdmissionPolicy"]
     (policy,) = found
     return AccountPolicy(policy)
 

@@ -54,11 +54,12 @@ def refusal(
     operation: str = "UPDATE",
     subresource: str = "",
     before: Mapping[str, Any] | None = None,
+    kueue_check: bool = False,
 ) -> str | None:
     old = copy.deepcopy(dict(before or workload()))
     new = copy.deepcopy(old)
     change(new)
-    return account_policy().refusal(
+    return account_policy(kueue_check=kueue_check).refusal(
         Admission(
             KINDS[plural],
             operation,
@@ -285,6 +286,54 @@ def test_the_first_condition_of_a_pod_is_admitted() -> None:
 @pytest.mark.parametrize("change", [ready, gone, address, failed, suspended_pod, first_label])
 def test_no_other_part_of_a_pods_status_is(change: Change) -> None:
     assert refusal("pods", change, subresource="status", before=pod()) is not None
+
+
+def queued() -> dict[str, Any]:
+    checks = [{"name": name, "state": state, "message": ""} for name, state in (("a", "Pending"), ("b", "Retry"))]
+    conditions = [{"type": "QuotaReserved", "status": "True"}]
+    return {
+        "metadata": {"name": "job-train"},
+        "spec": {"active": True},
+        "status": {"conditions": conditions, "admissionChecks": checks},
+    }
+
+
+def answered(obj: Any) -> None:
+    obj["status"]["admissionChecks"][0] |= {"state": "Ready", "message": "Needs 8.0 GiB"}
+
+
+def other_check(obj: Any) -> None:
+    obj["status"]["admissionChecks"][1]["state"] = "Ready"
+
+
+def check_left_out(obj: Any) -> None:
+    del obj["status"]["admissionChecks"][0]
+
+
+def check_added(obj: Any) -> None:
+    obj["status"]["admissionChecks"].append({"name": "c", "state": "Pending"})
+
+
+def admitted(obj: Any) -> None:
+    obj["status"]["conditions"].append({"type": "Admitted", "status": "True"})
+
+
+def switched_off(obj: Any) -> None:
+    obj["spec"]["active"] = False
+
+
+def test_pending_check_is_answered_where_the_chart_says_so() -> None:
+    assert refusal("workloads", answered, subresource="status", before=queued(), kueue_check=True) is None
+    told = refusal("workloads", answered, subresource="status", before=queued())
+    assert told is not None
+    assert told.endswith("no UPDATE of workloads/status")
+
+
+@pytest.mark.parametrize("change", [other_check, check_left_out, check_added, admitted, switched_off, first_label])
+def test_no_other_part_of_a_queued_workloads_status_is(change: Change) -> None:
+    told = refusal("workloads", change, subresource="status", before=queued(), kueue_check=True)
+    assert told is not None
+    assert "denied request: Tidegauge may " in told
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,18 @@ FLAVOR = {"cloud.example/gpu": "h100"}
 """``nodeLabels`` of the only ResourceFlavor."""
 
 
+EARLIER = "2023-11-14T22:13:20Z"
+"""1,700,000,000 s."""
+
+
 class Kueue:
     """Each ``look`` is one reconcile of every Workload and job."""
 
     def __init__(self, kube: Objects) -> None:
         self._kube = kube
         self.has_room = True
+        self.checks: tuple[str, ...] = ()
+        """The admission checks of the queue."""
 
     def look(self) -> None:
         for workload in self._kube.list(QUEUE_WORKLOADS):
@@ -45,7 +51,7 @@ class Kueue:
         """pkg/scheduler/preemption/preemption.go, ``IssuePreemptions``; pkg/workload/evict."""
         workload = self._workload_of_name(name)
         assert is_true(workload, "QuotaReserved")
-        _say(workload, "Evicted", "True", "Preempted")
+        _evict(workload, "Preempted")
         self._kube.put(QUEUE_WORKLOADS, workload)
 
     # pkg/controller/core/workload_controller.go, pkg/scheduler
@@ -53,16 +59,28 @@ class Kueue:
     def _control_workload(self, workload: Any) -> None:
         if workload["spec"].get("active") is False:
             if not is_true(workload, "Evicted"):
-                _say(workload, "Evicted", "True", "Deactivated")
+                _evict(workload, "Deactivated")
         elif _reason(workload, "Requeued", "False") == "Deactivated":
             _say(workload, "Requeued", "True", "Reactivated")
         elif self.has_room and not is_true(workload, "QuotaReserved") and not _reason(workload, "Requeued", "False"):
             # SetQuotaReservation (pkg/workload/workload.go): the only one that ends an eviction
             _say(workload, "QuotaReserved", "True", "QuotaReserved")
-            _say(workload, "Admitted", "True", "Admitted")
+            workload["status"]["admission"] = {"podSetAssignments": _assigned(workload)}
             if is_true(workload, "Evicted"):
                 _say(workload, "Evicted", "False", "QuotaReserved")
+        if is_true(workload, "QuotaReserved") and not is_true(workload, "Evicted"):
+            self._control_checks(workload)
         self._kube.put(QUEUE_WORKLOADS, workload)
+
+    def _control_checks(self, workload: Any) -> None:
+        """pkg/workload/admissionchecks.go, ``SyncAdmittedCondition``; ``reconcileCheckBasedEviction``."""
+        states = workload["status"].setdefault("admissionChecks", [])
+        for name in {*self.checks} - {one["name"] for one in states}:
+            states.append({"name": name, "state": "Pending", "message": "", "lastTransitionTime": EARLIER})
+        if any(one["state"] == "Rejected" for one in states):
+            workload["spec"]["active"] = False
+        elif all(one["state"] == "Ready" for one in states) and not is_true(workload, "Admitted"):
+            _say(workload, "Admitted", "True", "Admitted")
 
     # pkg/controller/jobframework/reconciler.go, ReconcileGenericJob
 
@@ -82,6 +100,7 @@ class Kueue:
                 _say(workload, "Requeued", "True" if evicted == "Preempted" else "False", evicted)
                 _say(workload, "QuotaReserved", "False", "Pending")
                 _say(workload, "Admitted", "False", "NoReservation")
+                workload["status"].pop("admission", None)
                 self._kube.put(QUEUE_WORKLOADS, workload)
         elif _is_suspended(kind, obj):  # 7. handle job is suspended
             if is_true(workload, "Admitted"):
@@ -252,10 +271,27 @@ def _is_active(kind: OwnerKind, obj: Object) -> bool:
     return kind.busy(obj.get("status") or {})
 
 
+def _assigned(workload: Object) -> list[Any]:
+    """The only flavor, for all that the containers ask for."""
+    sets = workload["spec"]["podSets"]
+    asked = [
+        [at(one, ("resources", "limits")) or {} for one in each["template"]["spec"]["containers"]] for each in sets
+    ]
+    flavors = [{name: "h100" for limits in each for name in limits} for each in asked]
+    return [{"name": each["name"], "flavors": found} for each, found in zip(sets, flavors, strict=True)]
+
+
+def _evict(workload: Any, reason: str) -> None:
+    """pkg/workload/evict: checks wait from then on (``ResetChecksOnEviction``), quota is given back later."""
+    _say(workload, "Evicted", "True", reason)
+    for one in workload["status"].get("admissionChecks", ()):
+        one |= {"state": "Pending", "message": "Reset to Pending after eviction."}
+
+
 def _say(workload: Any, name: str, status: str, reason: str | None) -> None:
     conditions = workload.setdefault("status", {}).setdefault("conditions", [])
     conditions[:] = [one for one in conditions if one["type"] != name]
-    conditions.append({"type": name, "status": status, "reason": reason})
+    conditions.append({"type": name, "status": status, "reason": reason, "lastTransitionTime": EARLIER})
 
 
 def _reason(workload: Object, name: str, status: str) -> str | None:

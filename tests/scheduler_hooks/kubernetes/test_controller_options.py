@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge_scheduler_hooks.kubernetes.controller.options import parse_options
+from tidegauge_scheduler_hooks.kubernetes.controller.options import MemoryCheckOptions, parse_options
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
 
 WEBHOOK = ("--probe-image=probe:1", "--certificate-dir=/etc/certificates")
@@ -43,6 +43,13 @@ def test_everything_can_be_said() -> None:
     assert (options.health_host, options.health_port, options.log_level) == ("::1", 65535, "debug")
 
 
+def test_admission_check_is_answered_only_where_that_is_asked_for() -> None:
+    assert parse_options(["--namespace=a", "--no-webhook"]).memory_check is None
+    asked = ["--memory-check=reject", "--memory-check-within=30", "--needs-file=/etc/needs.tsv"]
+    found = parse_options(["--namespace=a", "--no-webhook", *asked]).memory_check
+    assert found == MemoryCheckOptions(Path("/etc/needs.tsv"), rejects=True, within_s=30.0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -58,6 +65,9 @@ def test_everything_can_be_said() -> None:
         (["--namespace=a", "--no-webhook", "--shared-gpu-replicas=-1"], "not a count"),
         (["--namespace=a", "--no-webhook", "--probe-resources={"], "not JSON"),
         (["--namespace=a", "--no-webhook", '--probe-resources={"cpu": "1"}'], "requests"),
+        (["--namespace=a", "--no-webhook", "--memory-check=tell", "--namespaces=x"], "needs all namespaces"),
+        (["--namespace=a", "--no-webhook", "--memory-check=stop"], "invalid choice: 'stop'"),
+        (["--namespace=a", "--no-webhook", "--memory-check-within=601"], "not a number of seconds (1 to 600)"),
         (["--namespace=a", "--no-webhook", "--resub"], "unrecognized arguments"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -49,6 +49,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--for-sharing", action="store_true",
         help="print what the Lua files limit jobs on shared GPUs to: user, job name and bytes, with tabs",
     )  # fmt: skip
+    group(parser, OUTPUT).add_argument(
+        "--for-admission", action="store_true",
+        help="print what the Kubernetes controller compares with the GPUs that Kueue assigns: user, job name, bytes, "
+        "runs and runs out of memory, with tabs",
+    )  # fmt: skip
     mails = group(parser, MAILS)
     mails.add_argument(
         "--mail", action="store_true",
@@ -67,9 +72,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.mail or args.send:
         return _mail(args)
-    if args.for_submission and args.for_sharing:
-        raise UsageError("--for-submission and --for-sharing are two files")
-    if args.for_submission or args.for_sharing:
+    files = [name for name in FILES if getattr(args, name)]
+    if len(files) > 1:
+        raise UsageError(f"{' and '.join('--' + name.replace('_', '-') for name in files)} are two files")
+    if files:
         args.by, args.limit = UsageBy.JOB.value, MAX_LIMIT
     query = {"by": args.by, "since": int(since_unix_s(args.since)), "limit": min(max(args.limit, 1), MAX_LIMIT)}
     query |= {name: given for name, given in (("user", args.user), ("name", args.name)) if given}
@@ -78,8 +84,8 @@ def run(args: argparse.Namespace) -> int:
         print_json(answer)
         return FINE
     found = [read(SizedUsage, raw) for raw in answer["usage"]]
-    if args.for_submission or args.for_sharing:
-        _print_for_slurm(found, sentences=args.for_submission)
+    if files:
+        _print_file(found, FILES[files[0]])
         return FINE
     if not found:
         print_wrapped("", _none(args, answer))
@@ -111,11 +117,29 @@ def _none(args: argparse.Namespace, answer: Mapping[str, Any]) -> str:
     return f"{': '.join(parts)}{further}"
 
 
-def _print_for_slurm(found: Iterable[SizedUsage], *, sentences: bool) -> None:
+def _sentence(one: SizedUsage) -> Sequence[object]:
+    return () if one.advice is None else (f"earlier runs {one.advice}",)
+
+
+def _limit(one: SizedUsage) -> Sequence[object]:
+    return () if one.shared_bytes is None else (one.shared_bytes,)
+
+
+def _need(one: SizedUsage) -> Sequence[object]:
+    return one.usage.highest_bytes, one.usage.runs, one.usage.ooms
+
+
+FILES: Mapping[str, Callable[[SizedUsage], Sequence[object]]] = {
+    "for_submission": _sentence, "for_sharing": _limit, "for_admission": _need,
+}  # fmt: skip
+"""The last columns of each file for other programs, by the option that prints it; none: no line."""
+
+
+def _print_file(found: Iterable[SizedUsage], columns: Callable[[SizedUsage], Sequence[object]]) -> None:
     for one in found:
-        told = one.advice if sentences else one.shared_bytes
-        if told is not None and one.usage.name and (one.usage.name + one.usage.user_name).isprintable():
-            print(one.usage.user_name, one.usage.name, f"earlier runs {told}" if sentences else told, sep="\t")
+        told = columns(one)
+        if told and one.usage.name and (one.usage.name + one.usage.user_name).isprintable():
+            print(one.usage.user_name, one.usage.name, *told, sep="\t")
 
 
 def _on_shared_gpus(one: SizedUsage) -> str:
@@ -130,7 +154,7 @@ def _mail(args: argparse.Namespace) -> int:
 
     if not args.mail:
         raise UsageError("--send goes with --mail")
-    if args.api or args.json or args.for_submission or args.for_sharing or args.by != UsageBy.JOB.value:
+    if args.api or args.json or any(getattr(args, name) for name in FILES) or args.by != UsageBy.JOB.value:
         raise UsageError("--mail goes with --since, --user and --name, not with --api, --json, --by or --for-…")
     return mail(args)
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tidegauge.cli.arguments import add_examples, add_json, positive_count, torch_version
+from tidegauge.cli.arguments import OUTPUT, add_examples, add_json, group, positive_count, torch_version
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError, UsageError
 from tidegauge.cli.output import bar, print_table, print_wrapped
+from tidegauge.core.jobs.kubernetes import NEEDED_MEMORY
 from tidegauge.core.units import format_bytes
 from tidegauge.core.wire import from_wire
-from tidegauge.estimator.gpus import GPU_TYPES, find_gpu
+from tidegauge.estimator.gpus import GPU_TYPES, MIB, find_gpu
 from tidegauge.estimator.results import (
     STRATEGIES,
     Breakdown,
@@ -77,6 +79,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="Python interpreter with the PyTorch of the job (default: this one); it does not need Tidegauge",
     )  # fmt: skip
     add_json(parser, "print one JSON object")
+    group(parser, OUTPUT).add_argument(
+        "--annotation", action="store_true",
+        help="print the annotation that tells Kubernetes what a rank needs, and nothing else",
+    )  # fmt: skip
     add_examples(
         parser,
         "tidegauge estimate train:build",
@@ -92,12 +98,14 @@ def run(args: argparse.Namespace) -> int:
         "function": args.function, "batch_size": args.batch_size, "batch_argument": args.batch_argument,
         "gpu": args.gpu, "world_size": args.world_size, "strategy": args.strategy, "alloc_conf": args.alloc_conf,
         "torch_version": args.torch_version,
-        "steps": args.steps, "quick": args.quick,
+        "steps": args.steps, "quick": args.quick or args.annotation,
     }  # fmt: skip
     data = ask(args.python, options)
     estimate = from_wire(Estimate, data)
     if args.json:
         print(json.dumps(data))
+    elif args.annotation:
+        print(f"{NEEDED_MEMORY}: {math.ceil(estimate.device_bytes / MIB)}Mi")
     else:
         print_estimate(args.function, estimate)
     return exit_code(estimate, args.gpu)

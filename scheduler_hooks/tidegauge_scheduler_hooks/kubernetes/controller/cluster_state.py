@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from tidegauge.core.jobs.kubernetes import INCIDENT, REQUEUE, RESTARTING
@@ -34,13 +34,10 @@ class ClusterState:
         self.stores = self._directory.stores
         self._directory.on_change = self._changed  # what watches told before is told again by ``tell_all``
 
-    def synced(self) -> Mapping[str, bool]:
-        """Whether the watch of each kind is up to date."""
-        return {resource.kind: store.synced for resource, store in self.stores.items()}
-
-    def problems(self) -> list[str]:
-        """The problems of watches that are not up to date, for people."""
-        return [store.problem for store in self.stores.values() if not store.synced and store.problem is not None]
+    def by_uid(self, uid: str) -> Object | None:
+        """A workload that is watched."""
+        found = (store.by_uid(uid) for resource, store in self.stores.items() if resource is not PODS)
+        return next(filter(None, found), None)
 
     def tell_all(self) -> None:
         """Call ``on_key`` for all workloads that may need a step now."""

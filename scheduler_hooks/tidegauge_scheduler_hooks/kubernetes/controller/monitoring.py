@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tidegauge.http.access import Refusal
 from tidegauge.http.connections import ServerLimits
 from tidegauge.http.server import TEXT_TYPE, App, Handler, HttpServer, Response, Routes, text_error
+from tidegauge_scheduler_hooks.kubernetes.ports import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    ObjectNotFoundError,
+)
+from tidegauge_scheduler_hooks.ports import SchedulerError, TemporaryError
 
 CONNECTIONS_AT_ONCE = 16
 LIMITS = ServerLimits(CONNECTIONS_AT_ONCE, ask_within_s=5.0, whole_s=30.0, patience_s=0.05, queues=True)
@@ -52,11 +60,37 @@ class StepCounts:
         with self._lock:
             self._counts[step, outcome] += 1
 
+    @contextmanager
+    def counting(self, step: str) -> Iterator[None]:
+        """Count one step by how it ends."""
+        outcome = "defect"
+        try:
+            yield
+            outcome = "done"
+        except SchedulerError as error:
+            outcome = outcome_of(error)
+            raise
+        finally:
+            self.count(step, outcome)
+
     def family(self) -> Metric:
         with self._lock:
             counts = dict(self._counts)
         name = f"{PREFIX}steps_total"
         return counter(name, "Steps on workloads, by outcome.", ("step", "outcome"), counts)
+
+
+_OUTCOMES: tuple[tuple[type[SchedulerError], str], ...] = (
+    (ConflictError, "conflict"),
+    (ForbiddenError, "forbidden"),
+    (InvalidError, "refused"),
+    (ObjectNotFoundError, "gone"),
+    (TemporaryError, "failed"),
+)
+
+
+def outcome_of(error: SchedulerError) -> str:
+    return next((word for kind, word in _OUTCOMES if isinstance(error, kind)), "refused")
 
 
 def counter(name: str, help_text: str, labels: tuple[str, ...], samples: Samples) -> Metric:

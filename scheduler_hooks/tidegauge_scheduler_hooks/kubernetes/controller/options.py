@@ -7,13 +7,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """The file with a pod's own namespace, written by the kubelet."""
+MAX_HELD_S = 600
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -32,6 +33,17 @@ class WebhookOptions:
     """What is said of earlier runs at submission; ``None``: nothing."""
 
 
+class MemoryCheckOptions(NamedTuple):
+    """Options of Kueue's admission check."""
+
+    needs_file: Path | None
+    """What earlier runs needed; ``None``: only what owners state is compared."""
+    rejects: bool
+    """A job that will not fit is rejected: Kueue deactivates its Workload."""
+    within_s: float
+    """From the reservation of quota, after which a job passes unseen."""
+
+
 @dataclass(frozen=True)
 class Options:
     kubeconfig: Path | None
@@ -44,6 +56,7 @@ class Options:
     pod_conditions: bool
     """Put ``LEAK_CONDITION`` on pods of workloads with an incident."""
     webhook: WebhookOptions | None
+    memory_check: MemoryCheckOptions | None
     health_host: str
     health_port: int
     log_level: str
@@ -64,6 +77,7 @@ def parse_options(arguments: Sequence[str], *, own_namespace: Path = SERVICE_ACC
         kinds=given.kinds,
         pod_conditions=not given.no_pod_conditions,
         webhook=None if given.no_webhook else _webhook(parser, given),
+        memory_check=_memory_check(parser, given),
         health_host=given.health_host,
         health_port=given.health_port,
         log_level=given.log_level,
@@ -114,6 +128,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="what `tidegauge efficiency --for-submission` prints, said to who submits a job; read every minute",
     )
+    add(
+        "--memory-check",
+        choices=("tell", "reject"),
+        help="answer Kueue's admission checks of tidegauge.dev/memory: say what will not fit, or reject it",
+    )
+    add(
+        "--memory-check-within",
+        type=_seconds,
+        metavar="S",
+        default=60.0,
+        help="seconds after which a job passes that could not be compared (%(default)g)",
+    )
+    add("--needs-file", type=Path, metavar="FILE", help="what `tidegauge efficiency --for-admission` prints")
     add("--health-host", metavar="ADDRESS", default="0.0.0.0", help="%(default)s; :: for IPv6")
     add("--health-port", type=_port, metavar="PORT", default=8081, help="/healthz, /readyz, /metrics (%(default)s)")
     add("--log-level", choices=LOG_LEVELS, default="info", help="%(default)s")
@@ -137,6 +164,14 @@ def _webhook(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Webh
         certificate_secret=given.certificate_secret,
         history_file=given.history_file,
     )
+
+
+def _memory_check(parser: argparse.ArgumentParser, given: argparse.Namespace) -> MemoryCheckOptions | None:
+    if given.memory_check is None:
+        return None
+    if given.namespaces is not None:
+        parser.error("--memory-check needs all namespaces: in others Kueue would wait for an answer for ever")
+    return MemoryCheckOptions(given.needs_file, given.memory_check == "reject", given.memory_check_within)
 
 
 def _read(path: Path) -> str:
@@ -172,6 +207,13 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise argparse.ArgumentTypeError(f"{text!r} is not a count")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    seconds = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
+    if not 0 < seconds <= MAX_HELD_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds (1 to {MAX_HELD_S})")
+    return float(seconds)
 
 
 def _resources(text: str) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from tidegauge.http.server import Handler, Response
 from tidegauge_exporter.metrics.families import ServiceRegistry, exposition
 from tidegauge_scheduler_hooks.kubernetes.client.leases import Leader
 from tidegauge_scheduler_hooks.kubernetes.controller.cluster_state import ClusterState
+from tidegauge_scheduler_hooks.kubernetes.controller.memory_checks import MemoryChecks
 from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import (
     HealthServer,
     Samples,
@@ -61,6 +62,13 @@ class Controller:
         identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
         self._leader = Leader(api, options.namespace, options.lease, identity, self._look_at_all.set, self._queue.clear)
         self._look = ClusterState(api, watches, options.kinds, on_key=self._add)
+        self._stores = dict(self._look.stores)
+        self._checks: MemoryChecks | None = None
+        if options.memory_check is not None:
+            self._checks = MemoryChecks(
+                api, watches, options.memory_check, owner=self._look.by_uid, on_key=self._add, counts=self._counts
+            )
+            self._stores |= self._checks.stores
         self._webhook = None
         if options.webhook is not None:
             owners = OwnerReader(quick_api, self._look.kinds, self._look.stores)
@@ -89,6 +97,8 @@ class Controller:
         if self._look_at_all.is_set():
             self._look_at_all.clear()
             self._look.tell_all()
+            if self._checks is not None:
+                self._checks.tell_all()
         if self._why_out_of_touch() is None:
             self._synced_unix_s = time.time()
 
@@ -134,7 +144,8 @@ class Controller:
             self._queue.done(key)
             return
         try:
-            again_s = self._reconciler.reconcile(key)
+            checks = self._checks if self._checks is not None and self._checks.covers(key) else None
+            again_s = (checks or self._reconciler).reconcile(key)
         except ConflictError as error:
             log.debug("%s changed in the meantime: %s", key, error)
             self._queue.failed(key)
@@ -174,7 +185,7 @@ class Controller:
             self._webhook.upkeep.why_not_ready() if self._webhook is not None else None,
         ]
         reasons = [reason for reason in against if reason is not None]
-        notes = [f"note: {problem}" for problem in self._look.problems()]
+        notes = [f"note: {store.problem}" for store in self._stores.values() if not store.synced and store.problem]
         return text_page("".join(f"{line}\n" for line in [*(reasons or ["ok"]), *notes]), good=not reasons)
 
     def _metrics(self, _: object) -> Response:
@@ -182,7 +193,7 @@ class Controller:
         return Response(page.body, page.content_type)
 
     def _families(self) -> list[Metric]:
-        synced: Samples = {(kind,): float(known) for kind, known in self._look.synced().items()}
+        synced: Samples = {(kind.kind,): float(store.synced) for kind, store in self._stores.items()}
         families = [
             gauge("leader", "1 while this replica acts.", float(self._leader.leading)),
             gauge("queue_length", "Workloads that are queued or being worked on.", float(len(self._queue))),

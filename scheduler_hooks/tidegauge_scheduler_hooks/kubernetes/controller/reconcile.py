@@ -14,7 +14,7 @@ from typing import Any
 from tidegauge.core.jobs.kubernetes import INCIDENT, LEAK_CONDITION, REQUEUE, RESTARTING
 from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.controller.cluster_state import ClusterState
-from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import StepCounts
+from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import StepCounts, outcome_of
 from tidegauge_scheduler_hooks.kubernetes.controller.proofs import proof_of
 from tidegauge_scheduler_hooks.kubernetes.controller.steps import Act, WorkloadStep, next_step
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
@@ -26,15 +26,13 @@ from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch, resume_
 from tidegauge_scheduler_hooks.kubernetes.ports import (
     PODS,
     ConflictError,
-    ForbiddenError,
-    InvalidError,
     KubeApi,
     Object,
     ObjectNotFoundError,
     Patch,
 )
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of
-from tidegauge_scheduler_hooks.ports import PermanentError, SchedulerError, TemporaryError
+from tidegauge_scheduler_hooks.ports import PermanentError, SchedulerError
 
 log = logging.getLogger(__name__)
 
@@ -159,15 +157,8 @@ class Reconciler:
             self._tell(workload, WAITING_EVENT, f"Not restarted yet: {why}", order.decision)
 
     def _do(self, workload: Workload, step: WorkloadStep) -> None:
-        outcome = "defect"
-        try:
+        with self._counts.counting(step.act.value):
             self._act(workload, step)
-            outcome = "done"
-        except SchedulerError as error:
-            outcome = _outcome(error)
-            raise
-        finally:
-            self._counts.count(step.act.value, outcome)
 
     def _act(self, workload: Workload, step: WorkloadStep) -> None:
         if step.act in (Act.MARK, Act.UNMARK):
@@ -243,18 +234,5 @@ class Reconciler:
         try:
             record_event(self._api, regarding, reason=reason, note=note, decision_id=decision, warning=warning)
         except SchedulerError as error:
-            self._counts.count("event", _outcome(error))
+            self._counts.count("event", outcome_of(error))
             log.warning("%s: the Event for its owner could not be written: %s", workload.title, error)
-
-
-_OUTCOMES: tuple[tuple[type[SchedulerError], str], ...] = (
-    (ConflictError, "conflict"),
-    (ForbiddenError, "forbidden"),
-    (InvalidError, "refused"),
-    (ObjectNotFoundError, "gone"),
-    (TemporaryError, "failed"),
-)
-
-
-def _outcome(error: SchedulerError) -> str:
-    return next((word for kind, word in _OUTCOMES if isinstance(error, kind)), "refused")

@@ -11,13 +11,14 @@ FRACTION_ANNOTATION = "gpu-fraction"
 """Of Run:ai and of the KAI scheduler, which place by it and leave it to the job to keep to it."""
 _SHARED = ".shared"
 """NVIDIA's device plugin adds it to the name of what it shares (``renameByDefault``): nvidia.com/gpu.shared."""
-_PREFIXES = ("nvidia.com/", "amd.com/gpu")
+GPU_PREFIXES = ("nvidia.com/", "amd.com/gpu")
+"""Of extended resources that are GPUs, or parts of them."""
 
 
 def asks_for_gpu(container: Mapping[str, Any]) -> bool:
     """Whether it has GPUs of its own: by extended resources, or by a claim of dynamic resource allocation."""
     resources = container.get("resources") or {}
-    return bool(resources.get("claims")) or any(name.startswith(_PREFIXES) for name in _amounts(container))
+    return bool(resources.get("claims")) or any(name.startswith(GPU_PREFIXES) for name in _amounts(container))
 
 
 def gpu_share(
