@@ -271,7 +271,15 @@ def _config_file(args: argparse.Namespace, environ: Mapping[str, str]) -> Path |
             raise UsageError(f"configuration file {chosen} {why}")
         return Path(chosen)
     candidates = (Path(name).expanduser() for name in CONFIG_FILES)
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in candidates if _is_there(path)), None)
+
+
+def _is_there(path: Path) -> bool:
+    """False, too, in a folder that only another user enters: of ``su`` or ``setpriv`` that kept ``HOME``."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return False
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -81,10 +81,17 @@ def not_running(files: StateFiles) -> str:
         return f"the last `tidegauge up` failed: {record.detail}{log}"
     if files.record.exists():
         return (
-            "the service ended without `tidegauge down` (crash or reboot); parts of it may still run. `tidegauge up` "
-            f"restarts it, `tidegauge down` cleans up; logs: {files.logs}"
+            "the service ended without `tidegauge down` (crash or reboot); parts of it may still run. "
+            f"{how_it_starts_again(files, record)} restarts it, `tidegauge down` cleans up; logs: {files.logs}"
         )
     return NOT_RUNNING
+
+
+def how_it_starts_again(files: StateFiles, record: ServiceRecord | None) -> str:
+    """The command, quoted, that starts a crashed service as what it was: head, or node of its head."""
+    joins = record is not None and not record.spec.is_head
+    where = f" --join {record.spec.head_address} --token-file {files.token}" if record is not None and joins else ""
+    return f"`tidegauge up{where}`"
 
 
 def ask(args: argparse.Namespace, path: str, *, timeout_s: float = ANSWER_S, quietly: bool = False) -> dict[str, Any]:

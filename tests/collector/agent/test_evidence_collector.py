@@ -32,6 +32,7 @@ from rank_windows import (
 )
 from tidegauge.agent.evidence.budget import PIECES_OF_TENANT
 from tidegauge.agent.evidence.checks import MAX_HEAD_BYTES
+from tidegauge.agent.evidence.collector import EvidenceCollector
 from tidegauge.agent.evidence.files import MAX_EVIDENCE_BYTES
 from tidegauge.agent.evidence.making import MAX_WIRE_BYTES
 from tidegauge.agent.evidence.snapshot_store import FolderStore, SnapshotStoreError
@@ -520,6 +521,33 @@ def test_a_job_that_writes_all_day_is_read_so_often_an_hour(stage: Stage) -> Non
     assert stage.refusals() == {"evidence_too_many": 5}
     leave_window(stage.beside, PID, window(PID, evidence_id="later"))
     assert len(stage.take(3700.0)) == 1
+
+
+def test_restarts_of_the_agent_cost_a_user_no_evidence(stage: Stage) -> None:
+    leave_window(stage.beside, PID)
+    assert len(stage.take()) == 1
+    for _ in range(5):
+        before, stage.node = stage.node, stage.new_agent()
+        stage.node.procs.facts = before.procs.facts
+        of_node(stage).take_up_budgets(of_node(before).budgets())
+        for _ in range(3):
+            take(stage.node)
+    assert pieces_charged(stage) == 1
+    for number in range(3):  # written again under its old name, it is read again
+        leave_window(stage.beside, PID, window(PID, reason=f"again {number}"))
+        take(stage.node)
+    take(stage.node)
+    assert pieces_charged(stage) == 4
+
+
+def of_node(node: Stage | FakeNode) -> EvidenceCollector:
+    found = node.node.collector if isinstance(node, Stage) else node.collector
+    assert found is not None
+    return found
+
+
+def pieces_charged(stage: Stage) -> int:
+    return len(of_node(stage).budgets()["evidence"]["pieces"])
 
 
 def test_a_flood_of_our_own_slips_is_logged_in_part(

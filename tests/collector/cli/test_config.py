@@ -42,6 +42,14 @@ def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None
     assert found["linger_s"] == (120.0, "default")
 
 
+def test_a_home_that_only_another_user_enters_is_as_one_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refused)
+    assert config.load_settings(arguments(), {}) == Settings()
+
+
 def test_every_setting_says_what_it_means() -> None:
     assert all(len(setting.help) > 20 for setting in config.explain(arguments(), {}))
 

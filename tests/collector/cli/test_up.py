@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,14 @@ from tidegauge.cli.errors import USAGE, CommandError
 from tidegauge.cli.main import main
 from tidegauge.cli.service import status, up
 from tidegauge.cluster.ray_service import service_control
-from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, StateFiles, prepare_state_dir, write_address
+from tidegauge.cluster.service_record import (
+    NodeSpec,
+    ServiceRecord,
+    StateFiles,
+    prepare_state_dir,
+    write_address,
+    write_record,
+)
 from tidegauge.osproc.processes import identity_of
 from tidegauge.settings import Settings
 from tidegauge.steady_clock import read_boot_id
@@ -89,6 +97,29 @@ def test_a_service_that_was_started_with_such_a_public_url_runs_on_without_links
     record.spec.settings["public_url"] = "http://head:9495"
     main(["status", "--set", f"state_dir={files.root}"])
     assert "links" not in capsys.readouterr().out
+
+
+def test_up_makes_no_head_of_a_node_whose_service_crashed_and_status_says_how_it_starts_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = prepare_state_dir(tmp_path / "state")
+    here = ["--set", f"state_dir={files.root}"]
+    joined = running(files, {})
+    crashed = replace(joined, boot_id="another", spec=replace(joined.spec, is_head=False, head_address="10.0.0.1:6399"))
+    write_record(files, crashed)
+    again = f"`tidegauge up --join 10.0.0.1:6399 --token-file {files.token}` restarts it"
+    assert main(["status", *here]) != 0
+    assert again in unwrapped(capsys)
+    assert main(["up", *here]) != 0
+    said = unwrapped(capsys)
+    assert again in said
+    assert "`tidegauge down`" in said
+    assert not files.gcs.exists()
+    assert not files.node.exists()
+
+
+def unwrapped(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().err.split())
 
 
 def test_only_a_head_needs_the_database(monkeypatch: pytest.MonkeyPatch) -> None:

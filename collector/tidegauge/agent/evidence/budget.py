@@ -25,7 +25,8 @@ class _Spent(NamedTuple):
 
 
 class EvidenceBudget:
-    """Counts the last hour's use, on a monotonic clock. One thread calls ``take``, another may call ``store``."""
+    """Counts the last hour's use, on a monotonic clock. One thread calls ``take`` and ``give_back``, another may call
+    ``store``."""
 
     def __init__(self) -> None:
         self._pieces: deque[_Spent] = deque()
@@ -48,6 +49,13 @@ class EvidenceBudget:
             return False
         self._pieces.append(_Spent(now_s, tenant, 0))
         return True
+
+    def give_back(self, tenant: Tenant) -> None:
+        """Of what the tenant took last, one piece that turned out to be none."""
+        for at in range(len(self._pieces) - 1, -1, -1):
+            if self._pieces[at].tenant == tenant:
+                del self._pieces[at]
+                return
 
     def store(self, tenant: Tenant, stored_bytes: int, now_s: float) -> bool:
         """Take bytes of the store, if this tenant has them left."""

@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # it needs pydantic, and `tidegauge run` judges without
 _log = logging.getLogger(__name__)
 
 MAX_QUEUED = 8
+MAX_FREE = 1024
 """Each has up to three files open."""
 TIDY_EVERY_S = 900.0
 CLOSE_WAITS_S = 5.0
@@ -114,6 +115,10 @@ class EvidenceCollector:
         self._gpus: Mapping[DeviceUuid, GpuView] = {}
         self._tasks: queue.SimpleQueue[_Task | RankAsk | _Forget | None] = queue.SimpleQueue()
         self._refusals: queue.SimpleQueue[_Refusal] = queue.SimpleQueue()
+        self._taken_before: queue.SimpleQueue[Tenant] = queue.SimpleQueue()
+        """Whose budget was charged for a piece that an agent before took."""
+        self._free: dict[tuple[ProcessId, bool], None] = {}
+        """The thread's: of which files a piece of before was free."""
         """From other threads, to be counted by the next round."""
         self._idle = threading.Condition()
         self._under_way = 0
@@ -165,6 +170,8 @@ class EvidenceCollector:
         self._views = {process: known[process] for process in folders if process in known}
         self._readings.take(views, gpus, now_s)
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
+        while not self._taken_before.empty():
+            self._budget.give_back(self._taken_before.get())
         while not self._refusals.empty():
             refused = self._refusals.get()
             self._skips.add(f"evidence_{refused.error.reason}", refused.what, str(refused.error), now_s=now_s)
@@ -324,7 +331,7 @@ class EvidenceCollector:
 
     def _process(self, task: _Task) -> None:
         began_ns, began_cpu_s, name = self._clock.monotonic_ns(), cpu_s(), _name(task.found)
-        success = True
+        success, is_free = True, False
         try:
             done = self._work.do(task.found, task.node, now_s=began_ns / 1e9, protected=self._protected)
             if done is not None:
@@ -332,6 +339,8 @@ class EvidenceCollector:
                     self._refusals.put(_Refusal(name, refused))
                 self._learn(done.piece, task.node)
                 success = self._archive.works
+            else:
+                is_free = self._is_of_before(task.found)
         except UnsafeFileError as error:
             self._refuse(task.found, error)
         except OSError as error:
@@ -340,9 +349,25 @@ class EvidenceCollector:
             text, pid = "evidence of pid %d could not be processed", task.found.process.pid
             self._slips.say(logging.ERROR, text, pid, now_s=began_ns / 1e9, exc_info=error)
             success = False
-        if task.found.recording is not None and self._profiles is not None:
-            self._profiles.budget.spend(task.node.view.tenant, cpu_s() - began_cpu_s, began_ns / 1e9)
+        tenant = task.node.view.tenant
+        if task.found.recording is None:
+            if is_free:
+                self._taken_before.put(tenant)
+        elif self._profiles is not None and not is_free:
+            self._profiles.budget.spend(tenant, cpu_s() - began_cpu_s, began_ns / 1e9)
         self._health = SourceHealth(success, (self._clock.monotonic_ns() - began_ns) / 1e9)
+
+    def _is_of_before(self, found: FoundFiles) -> bool:
+        """Whether a file that was taken before lay there when this agent began to watch its process, as after a
+        restart: that costs the process's user nothing. Once for each of a process's files: one that is written again
+        and again under an old name is read again and again."""
+        key = found.process, found.recording is not None
+        if key in self._free:
+            return False
+        self._free[key] = None
+        while len(self._free) > MAX_FREE:
+            del self._free[next(iter(self._free))]
+        return True
 
     def _refuse(self, found: FoundFiles, error: UnsafeFileError) -> None:
         self._refusals.put(_Refusal(_name(found), error))

@@ -14,7 +14,7 @@ from tidegauge.cli.arguments import add_examples, add_json
 from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import FINE, CommandError, UsageError, need
 from tidegauge.cli.output import print_json, print_wrapped, progress
-from tidegauge.cli.service_api import API_TOKEN, NO_URL
+from tidegauge.cli.service_api import API_TOKEN, NO_URL, how_it_starts_again
 from tidegauge.cluster.ray_service.ray_release import installed_release, why_too_old
 from tidegauge.files import replace_file
 from tidegauge.http.access import split_scheme
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"tidegauge up: the running service has other values of {', '.join(others)}; to use these, run "
                   "`tidegauge down`, then this command again", file=sys.stderr)  # fmt: skip
         return FINE
-    _clean_up_after_crash(files)
+    _clean_up_after_crash(files, joins=bool(args.join))
     spec = _spec(args, settings, files)
     write_spec(files, spec)
     if args.foreground:
@@ -150,13 +150,19 @@ def _warning(spec: NodeSpec) -> str | None:
         return None
 
 
-def _clean_up_after_crash(files: StateFiles) -> None:
-    """End the processes of a service whose supervisor was killed. The cluster's state stays for the new head."""
+def _clean_up_after_crash(files: StateFiles, *, joins: bool) -> None:
+    """End the processes of a service whose supervisor was killed. The cluster's state stays for the new head. Raises
+    ``CommandError`` for a node of another head that would become one itself."""
     from tidegauge.cluster.ray_service import service_control
     from tidegauge.cluster.service_record import read_record, remove_traces
 
     record = read_record(files)
     if record is not None:
+        if not (joins or record.spec.is_head or record.phase == "failed"):
+            raise CommandError(
+                f"the service that crashed here was a node of {record.spec.head_address}, and this would make it a "
+                f"head: {how_it_starts_again(files, record)} restarts it; for a head run `tidegauge down` first"
+            )
         left = service_control.sweep(record)
         if left:
             raise CommandError(f"process {left[0].process.pid} of a crashed service does not end")
