@@ -31,9 +31,10 @@ def test_everything_can_be_said() -> None:
          "--webhook-host=::", "--webhook-port=1", "--probe-image=p", "--service-name=s",
          "--webhook-configuration=w", "--certificate-secret=c", "--shared-gpu-replicas=4",
          '--probe-resources={"limits": {"cpu": "1"}}', "--health-host=::1", "--health-port=65535",
-         "--log-level=debug", "--no-pod-conditions"]
+         "--log-level=debug", "--no-pod-conditions", "--api-qps=50", "--api-burst=100"]
     )  # fmt: skip
     assert not options.pod_conditions
+    assert (options.api_qps, options.api_burst) == (50, 100)
     assert options.namespaces == ("x", "y")
     assert options.kinds == ("Job", "RayJob")
     assert options.webhook is not None
@@ -58,6 +59,7 @@ def test_everything_can_be_said() -> None:
         (["--namespace=a", "--no-webhook", "--shared-gpu-replicas=-1"], "not a count"),
         (["--namespace=a", "--no-webhook", "--probe-resources={"], "not JSON"),
         (["--namespace=a", "--no-webhook", '--probe-resources={"cpu": "1"}'], "requests"),
+        (["--namespace=a", "--no-webhook", "--api-qps=19"], "less than 20"),
         (["--namespace=a", "--no-webhook", "--resub"], "unrecognized arguments"),
     ],
 )

@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _open(options: Options) -> Controller:
-    api = open_api(options.kubeconfig)
+    api = open_api(options.kubeconfig, qps=options.api_qps, burst=options.api_burst)
     check_usable(api, options)
     watches = ClientWatches(api, namespaces=options.namespaces)
     # With a rate of its own: a burst of pods must not wait for the controller's work, nor this for them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,9 @@ class Options:
     health_host: str
     health_port: int
     log_level: str
+    api_qps: int
+    """Requests a second for its work, on average; the webhook's reads have a rate of their own."""
+    api_burst: int
 
 
 def parse_options(arguments: Sequence[str], *, own_namespace: Path = SERVICE_ACCOUNT_NAMESPACE) -> Options:
@@ -67,6 +70,8 @@ def parse_options(arguments: Sequence[str], *, own_namespace: Path = SERVICE_ACC
         health_host=given.health_host,
         health_port=given.health_port,
         log_level=given.log_level,
+        api_qps=given.api_qps,
+        api_burst=given.api_burst,
     )
 
 
@@ -117,6 +122,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--health-host", metavar="ADDRESS", default="0.0.0.0", help="%(default)s; :: for IPv6")
     add("--health-port", type=_port, metavar="PORT", default=8081, help="/healthz, /readyz, /metrics (%(default)s)")
     add("--log-level", choices=LOG_LEVELS, default="info", help="%(default)s")
+    add("--api-qps", type=_at_least(20), metavar="N", default=20, help="requests a second, on average (%(default)s)")
+    add("--api-burst", type=_at_least(40), metavar="N", default=40, help="requests at once (%(default)s)")
     return parser
 
 
@@ -172,6 +179,17 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise argparse.ArgumentTypeError(f"{text!r} is not a count")
     return int(text)
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    """A rate: with less, marks would take longer than the head waits for them (``stops.PODS_PER_S``)."""
+
+    def rate(text: str) -> int:
+        if _count(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is less than {least}")
+        return int(text)
+
+    return rate
 
 
 def _resources(text: str) -> Mapping[str, Any]:
