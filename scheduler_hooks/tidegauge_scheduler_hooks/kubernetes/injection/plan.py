@@ -29,7 +29,7 @@ from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.injection.environment import Variable, settings_in, watched_environment
 from tidegauge_scheduler_hooks.kubernetes.injection.names import BARE_LEVEL, CONTAINER_VARIABLE, LEVELS, VERSION, VOLUME
 from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import PodSettings, own_settings
-from tidegauge_scheduler_hooks.kubernetes.injection.shares import asks_for_gpu, gpu_share
+from tidegauge_scheduler_hooks.kubernetes.injection.shares import gpu_share, with_gpus
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import (
     InjectionOptions,
     free_name,
@@ -182,7 +182,7 @@ def _chosen(
         names = ", ".join(one["name"] for one in containers[:MAX_WATCHED])
         warnings = [f"annotation {CONTAINERS}: no container is named {unknown[0][:63]} ({names})"] if unknown else []
     else:
-        chosen, warnings = [(index, one) for index, one in numbered if asks_for_gpu(one)] or numbered, []
+        chosen, warnings = [numbered[place] for place in with_gpus(containers)] or numbered, []
     if len(chosen) > MAX_WATCHED:
         warnings.append(f"only the first {MAX_WATCHED} of {len(chosen)} containers are watched")
     return chosen[:MAX_WATCHED], warnings
