@@ -282,7 +282,11 @@ def test_a_pod_with_resources_of_its_own_has_its_class_by_them() -> None:
 
 def test_a_claim_to_a_network_is_none_to_a_gpu_where_gpus_are_asked_for_by_name() -> None:
     gpu, claims = {"limits": {"nvidia.com/gpu": "1"}}, {"claims": [{"name": "nic"}]}
-    containers = [{"name": "main", "resources": gpu}, {"name": "proxy", "resources": claims}, {"name": "logs"}]
+    containers: list[dict[str, Any]] = [
+        {"name": "main", "resources": gpu},
+        {"name": "proxy", "resources": claims},
+        {"name": "logs"},
+    ]
     by_name, by_claim = pod(*containers), pod(*containers[1:])
     assert ["env" in one for one in injected(by_name)["spec"]["containers"]] == [True, False, False]
     assert ["env" in one for one in injected(by_claim)["spec"]["containers"]] == [True, False]

@@ -14,6 +14,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """The file with a pod's own namespace, written by the kubelet."""
+SERVICE_ACCOUNT_TOKEN = SERVICE_ACCOUNT_NAMESPACE.with_name("token")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
