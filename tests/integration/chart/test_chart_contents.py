@@ -80,6 +80,22 @@ def test_the_controller_takes_its_command_line(full: Rendered) -> None:
     assert found.webhook.certificate_secret == full.one("Secret", "-webhook")["metadata"]["name"]
 
 
+def test_rates_and_spread_of_the_controller_are_values(least: Rendered) -> None:
+    spread = [{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}]
+    said = render(with_registry(controller={"apiQps": 50, "apiBurst": 90, "topologySpreadConstraints": spread}))
+    assert [(options(one).api_qps, options(one).api_burst) for one in (least, said)] == [(20, 40), (50, 90)]
+    pods = [one.one("Deployment", "-controller")["spec"]["template"] for one in (least, said)]
+    assert pods[1]["spec"]["topologySpreadConstraints"] == spread
+    [by_default] = pods[0]["spec"]["topologySpreadConstraints"]
+    assert by_default["topologyKey"] == "kubernetes.io/hostname"
+    assert by_default["labelSelector"]["matchLabels"].items() <= pods[0]["metadata"]["labels"].items()
+
+
+def test_a_pod_is_asked_about_once_as_the_webhook_answers_once(least: Rendered) -> None:
+    hooks = least.one("MutatingWebhookConfiguration")["webhooks"]
+    assert {hook.get("reinvocationPolicy", "Never") for hook in hooks} == {"Never"}
+
+
 def test_who_submits_a_workload_hears_of_its_earlier_runs_only_where_that_is_wanted(
     full: Rendered, least: Rendered
 ) -> None:

@@ -86,6 +86,10 @@ def test_a_bad_value_is_refused_by_name(path: str, value: object) -> None:
         ),
         (with_registry(controller={"enabled": False}), "choose injection.mode policy or none"),
         (with_registry(injection={"certificates": {"mode": "secret"}}), "set secretName"),
+        (
+            with_registry(injection={"mode": "policy", "resources": {"limits": {"cpu": "1", "memory": "64Mi"}}}),
+            "requests and limits that are alike",
+        ),
         (with_registry(settings={"api_port": 80}), "settings.api_port is set by the chart itself"),
         (with_registry(settings={"state_dir": "/tmp"}), "settings.state_dir is set by the chart itself"),
         (with_registry(settings={"engine_tls": True}), "settings.engine_tls: agents call the address of the Service"),

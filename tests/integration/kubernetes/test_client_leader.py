@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from integration.kubernetes.chart_accounts import SYSTEM, ChartRelease, installed
-from integration.kubernetes.target import KubeTarget, eventually
+from integration.kubernetes.target import Connection, KubeTarget, eventually
 from kube_emulator import Emulator
 from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi, open_api
-from tidegauge_scheduler_hooks.kubernetes.client.leases import Leader, lease_age_s
+from tidegauge_scheduler_hooks.kubernetes.client.leases import Leader, LeaseLock, lease_age_s
 from tidegauge_scheduler_hooks.kubernetes.ports import LEASES
 
 LEASE = "tidegauge-controller"
@@ -64,6 +64,19 @@ def test_leaders_take_turns(release: ChartRelease, namespace: str) -> None:
         first.leader.stop()
     assert max(most) == 1
     assert lease_age_s(heads, namespace, LEASE) is None
+
+
+def test_the_lease_goes_with_the_account_of_its_maker(release: ChartRelease, admin: Connection, namespace: str) -> None:
+    """As `helm uninstall` takes it away."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/tidegauge-controller"
+    uid = admin.do("GET", path)["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "ServiceAccount", "name": "tidegauge-controller", "uid": uid}
+    api = open_api(release.kubeconfig("controller"))
+    assert LeaseLock(api, namespace, LEASE, "this", lease_s=15, owner=owner).hold()
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE}"
+    assert admin.ask("GET", lease).code == 200
+    admin.do("DELETE", path)
+    eventually(lambda: admin.ask("GET", lease).code == 404)
 
 
 def test_a_leader_that_vanished_is_followed_by_another(

@@ -37,7 +37,7 @@ from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
 CHART = Path(__file__).parents[3] / "helm" / "tidegauge"
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
 REGISTRY, REPOSITORY, TAG = PROBE_IMAGE.replace(":", "/").split("/")
-RESOURCES = {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"cpu": 1, "memory": "64Mi"}}
+RESOURCES = {part: {"cpu": 1, "memory": "64Mi"} for part in ("requests", "limits")}
 
 
 def rendered(namespace: str = "tidegauge-system", **values: Any) -> list[Any]:
@@ -116,6 +116,7 @@ def found_in(
 
 
 GPU = {"name": "gpu", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+NETWORK = {"name": "net", "resources": {"claims": [{"name": "nic"}]}}
 PODS = [
     pod("plain"),
     pod("owned", ownerReferences=[{"name": "other"}, {"name": "job", "controller": True}]),
@@ -126,6 +127,8 @@ PODS = [
     pod("words", annotations={FRACTION: "0.5", CHECKPOINT_PATH: "/ckpt", IMAGE_PYTHONPATH: "/app"}),
     pod("bad", annotations={FRACTION: "2", CHECKPOINT_PATH: "/" * 3000, "tidegauge.dev/attempt": "x"}),
     pod("gpus", spec={"containers": [{"name": "side"}, GPU]}),
+    pod("network", spec={"containers": [NETWORK, GPU]}),
+    pod("claims", spec={"containers": [NETWORK, {"name": "side"}]}),
     pod("named", spec={"containers": [{"name": "side"}, GPU]}, annotations={CONTAINERS: " side ,none"}),
     pod("root", spec={"securityContext": {"runAsUser": 0}}),
     pod("windows", spec={"os": {"name": "windows"}}),

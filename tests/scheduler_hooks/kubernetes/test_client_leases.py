@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +16,7 @@ from hypothesis import strategies as st
 
 from fakes.kube import Call, FakeKube
 from tidegauge_scheduler_hooks.kubernetes.client import leases
-from tidegauge_scheduler_hooks.kubernetes.client.leases import Leader, LeaseLock, lease_age_s
+from tidegauge_scheduler_hooks.kubernetes.client.leases import Leader, LeaseLock, account_in, lease_age_s
 from tidegauge_scheduler_hooks.kubernetes.ports import LEASES
 from tidegauge_scheduler_hooks.ports import SchedulerError, TemporaryError
 from waiting import PATIENCE_S, eventually
@@ -45,6 +49,57 @@ def test_the_first_makes_the_lease_and_the_second_waits_until_it_ran_out() -> No
     assert not first.hold()
     spec = kube.peek(LEASES, "tidegauge", "controller")["spec"]
     assert (spec["holderIdentity"], spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("second", 1, 15)
+
+
+ACCOUNT = {"apiVersion": "v1", "kind": "ServiceAccount", "name": "tidegauge-controller", "uid": "u-1"}
+
+
+def token(folder: Path, claims: object) -> Path:
+    """As the kubelet writes it: three parts without padding."""
+    parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({}, claims, "x")]
+    file = folder / "token"
+    file.write_text(".".join(parts))
+    return file
+
+
+def claims(namespace: str = "tidegauge", **account: str) -> dict[str, Any]:
+    said = {"name": ACCOUNT["name"], "uid": ACCOUNT["uid"], **account}
+    pod = {"name": "tidegauge-controller-7d", "uid": "u-2"}
+    return {"aud": ["api"], "kubernetes.io": {"namespace": namespace, "pod": pod, "serviceaccount": said}}
+
+
+def test_a_lease_that_is_made_belongs_to_the_account_of_its_maker(tmp_path: Path) -> None:
+    kube, owner = FakeKube(), account_in(token(tmp_path, claims()), "tidegauge")
+    assert owner == ACCOUNT
+    LeaseLock(kube, "tidegauge", "controller", "first", lease_s=LEASE_S, owner=owner).hold()
+    assert kube.peek(LEASES, "tidegauge", "controller")["metadata"]["ownerReferences"] == [ACCOUNT]
+
+
+def test_owners_of_a_lease_that_is_there_are_left_alone() -> None:
+    """To change them would take the right to delete it, where an admission plugin asks for that."""
+    kube, clock = FakeKube(), Clock()
+    candidate(kube, clock, "first").hold()
+    clock.now_s = 2 * LEASE_S
+    second = LeaseLock(kube, "tidegauge", "controller", "second", lease_s=LEASE_S, clock=clock, owner=ACCOUNT)
+    second.hold()
+    clock.now_s += LEASE_S
+    assert second.hold()
+    assert kube.peek(LEASES, "tidegauge", "controller")["metadata"]["ownerReferences"] == []
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"kubernetes.io": "x"}, [], {"kubernetes.io": {"namespace": "tidegauge"}}, claims("another")]
+)
+def test_a_token_that_names_no_account_of_the_namespace_owns_nothing(tmp_path: Path, said: object) -> None:
+    assert account_in(token(tmp_path, said), "tidegauge") is None
+
+
+@pytest.mark.parametrize("text", [None, "", "opaque", "a.b", "a.\u20ac.c"])
+def test_what_is_no_token_owns_nothing(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "token"
+    if text is not None:
+        file.write_text(text)
+    assert account_in(file, "tidegauge") is None
 
 
 def test_lease_stays_with_the_holder_that_renews() -> None:

@@ -31,9 +31,10 @@ def test_everything_can_be_said() -> None:
          "--webhook-host=::", "--webhook-port=1", "--probe-image=p", "--service-name=s",
          "--webhook-configuration=w", "--certificate-secret=c", "--shared-gpu-replicas=4",
          '--probe-resources={"limits": {"cpu": "1"}}', "--health-host=::1", "--health-port=65535",
-         "--log-level=debug", "--no-pod-conditions"]
+         "--log-level=debug", "--no-pod-conditions", "--api-qps=50", "--api-burst=100"]
     )  # fmt: skip
     assert not options.pod_conditions
+    assert (options.api_qps, options.api_burst) == (50, 100)
     assert options.namespaces == ("x", "y")
     assert options.kinds == ("Job", "RayJob")
     assert options.webhook is not None
@@ -68,6 +69,7 @@ def test_admission_check_is_answered_only_where_that_is_asked_for() -> None:
         (["--namespace=a", "--no-webhook", "--memory-check=tell", "--namespaces=x"], "needs all namespaces"),
         (["--namespace=a", "--no-webhook", "--memory-check=stop"], "invalid choice: 'stop'"),
         (["--namespace=a", "--no-webhook", "--memory-check-within=601"], "not a number of seconds (1 to 600)"),
+        (["--namespace=a", "--no-webhook", "--api-qps=19"], "less than 20"),
         (["--namespace=a", "--no-webhook", "--resub"], "unrecognized arguments"),
     ],
 )

@@ -317,6 +317,55 @@ def test_the_init_container_asks_for_no_more_than_the_one_that_waits_for_it() ->
     assert injected(given_pod, options=options)["spec"]["initContainers"][0]["resources"] == small
 
 
+HALF = {"requests": {"cpu": "1", "memory": "8Gi"}, "limits": {"cpu": "2", "memory": "8Gi"}}
+EQUAL = {"requests": {"cpu": "8", "memory": "64Gi"}, "limits": {"cpu": "8", "memory": "64Gi"}}
+LIMITS_ALONE = {"limits": {"cpu": "8", "memory": "64Gi"}}
+SMALL = {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"cpu": "500m", "memory": "64Mi"}}
+
+
+@pytest.mark.parametrize("whole", [EQUAL, LIMITS_ALONE])
+@pytest.mark.parametrize(
+    ("wanted", "amounts"),
+    [
+        (SMALL, SMALL["limits"]),
+        ({"limits": {"memory": "64Mi"}}, {"cpu": "8", "memory": "64Mi"}),
+        ({"requests": {"cpu": "10m"}}, {"cpu": "10m", "memory": "64Gi"}),
+    ],
+)
+def test_a_guaranteed_pod_stays_one_whatever_the_admin_sets(
+    whole: dict[str, Any], wanted: dict[str, Any], amounts: dict[str, str]
+) -> None:
+    options = InjectionOptions("i", probe_resources=wanted)
+    after = injected(pod({"name": "main", "resources": whole}), options=options)
+    assert after["spec"]["initContainers"][0]["resources"] == {"requests": amounts, "limits": amounts}
+
+
+@pytest.mark.parametrize("other", [HALF, {"limits": {"cpu": "8"}}, {}])
+def test_in_any_other_pod_the_init_container_has_what_the_admin_set(other: dict[str, Any]) -> None:
+    given_pod = pod({"name": "main", "resources": EQUAL}, {"name": "side", "resources": other})
+    after = injected(given_pod, options=InjectionOptions("i", probe_resources=SMALL))
+    assert after["spec"]["initContainers"][0]["resources"] == SMALL
+
+
+def test_a_pod_with_resources_of_its_own_has_its_class_by_them() -> None:
+    given_pod = pod({"name": "main", "resources": EQUAL})
+    given_pod["spec"]["resources"] = HALF
+    after = injected(given_pod, options=InjectionOptions("i", probe_resources=SMALL))
+    assert after["spec"]["initContainers"][0]["resources"] == SMALL
+
+
+def test_a_claim_to_a_network_is_none_to_a_gpu_where_gpus_are_asked_for_by_name() -> None:
+    gpu, claims = {"limits": {"nvidia.com/gpu": "1"}}, {"claims": [{"name": "nic"}]}
+    containers: list[dict[str, Any]] = [
+        {"name": "main", "resources": gpu},
+        {"name": "proxy", "resources": claims},
+        {"name": "logs"},
+    ]
+    by_name, by_claim = pod(*containers), pod(*containers[1:])
+    assert ["env" in one for one in injected(by_name)["spec"]["containers"]] == [True, False, False]
+    assert ["env" in one for one in injected(by_claim)["spec"]["containers"]] == [True, False]
+
+
 @pytest.mark.parametrize(("user", "set_by_us"), [(None, False), (0, True), (1000, False)])
 def test_the_init_container_is_never_root_and_else_names_no_user_for_an_scc_to_refuse(
     user: int | None, set_by_us: bool

@@ -6,6 +6,8 @@ measures by the wall clock, uses global credentials, and writes times that the A
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import math
 import random
@@ -13,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from tidegauge_scheduler_hooks.kubernetes.events import micro_time
@@ -53,10 +56,12 @@ class Leader:
         lease_s: float = LEASE_S,
         renew_deadline_s: float = RENEW_DEADLINE_S,
         retry_s: float = RETRY_S,
+        owner: Mapping[str, str] | None = None,
     ) -> None:
+        """``owner``: of a Lease that it makes, as an owner reference."""
         assert lease_s > renew_deadline_s > retry_s
         self.identity = identity
-        self._lock = LeaseLock(api, namespace, name, identity, lease_s=lease_s)
+        self._lock = LeaseLock(api, namespace, name, identity, lease_s=lease_s, owner=owner)
         self._place = f"lease {namespace}/{name}"
         self._on_started, self._on_stopped = on_started, on_stopped
         self._renew_deadline_s, self._retry_s = renew_deadline_s, retry_s
@@ -165,8 +170,10 @@ class LeaseLock:
         *,
         lease_s: float,
         clock: Callable[[], float] = time.monotonic,
+        owner: Mapping[str, str] | None = None,
     ) -> None:
         self._api = api
+        self._owners = [] if owner is None else [dict(owner)]
         self._namespace, self._name = namespace, name
         self._identity = identity
         self._lease_s = lease_s
@@ -221,7 +228,8 @@ class LeaseLock:
         body = {
             "apiVersion": LEASES.api_version,
             "kind": LEASES.kind,
-            "metadata": {"name": self._name, "namespace": self._namespace},
+            # Only here: to change owners takes the right to delete (OwnerReferencesPermissionEnforcement, OpenShift).
+            "metadata": {"name": self._name, "namespace": self._namespace, "ownerReferences": self._owners},
             "spec": self._spec({}),
         }
         try:
@@ -250,6 +258,21 @@ class LeaseLock:
             spec["acquireTime"] = now
             spec["leaseTransitions"] = int(before.get("leaseTransitions") or 0) + 1 if before else 0
         return spec
+
+
+def account_in(token_file: Path, namespace: str) -> Mapping[str, str] | None:
+    """The ServiceAccount of this pod as an owner reference, by the claims of its own token ("Service account token
+    structure" in the Kubernetes documentation): what it owns goes with it when a release is uninstalled, and no right
+    is needed to know its uid. ``None``: there is no such token, or it is of another namespace."""
+    try:
+        claims = token_file.read_text().split(".")[1]
+        said = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["kubernetes.io"]
+        account = said["serviceaccount"]
+        if said["namespace"] != namespace:
+            return None
+        return {"apiVersion": "v1", "kind": "ServiceAccount", "name": account["name"], "uid": account["uid"]}
+    except (OSError, ValueError, IndexError, KeyError, TypeError):
+        return None
 
 
 def lease_age_s(

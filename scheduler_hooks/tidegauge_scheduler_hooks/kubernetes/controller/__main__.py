@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
+from tidegauge_scheduler_hooks.kubernetes.client.leases import account_in
 from tidegauge_scheduler_hooks.kubernetes.client.watches import ClientWatches
-from tidegauge_scheduler_hooks.kubernetes.controller.options import Options, parse_options
+from tidegauge_scheduler_hooks.kubernetes.controller.options import SERVICE_ACCOUNT_TOKEN, Options, parse_options
 from tidegauge_scheduler_hooks.kubernetes.controller.process import Controller
 from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import READ_WITHIN_S
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
@@ -76,12 +77,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _open(options: Options) -> Controller:
-    api = open_api(options.kubeconfig)
+    api = open_api(options.kubeconfig, qps=options.api_qps, burst=options.api_burst)
     check_usable(api, options)
     watches = ClientWatches(api, namespaces=options.namespaces)
     # With a rate of its own: a burst of pods must not wait for the controller's work, nor this for them.
     quick_api = open_api(options.kubeconfig, qps=50.0, burst=100, timeout_s=READ_WITHIN_S)
-    return Controller(options, api, watches, quick_api=quick_api)
+    account = account_in(SERVICE_ACCOUNT_TOKEN, options.namespace) if options.kubeconfig is None else None
+    return Controller(options, api, watches, quick_api=quick_api, account=account)
 
 
 if __name__ == "__main__":

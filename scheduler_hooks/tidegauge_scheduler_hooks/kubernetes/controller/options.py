@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """The file with a pod's own namespace, written by the kubelet."""
 MAX_HELD_S = 600
+SERVICE_ACCOUNT_TOKEN = SERVICE_ACCOUNT_NAMESPACE.with_name("token")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -60,6 +61,9 @@ class Options:
     health_host: str
     health_port: int
     log_level: str
+    api_qps: int
+    """Requests a second for its work, on average; the webhook's reads have a rate of their own."""
+    api_burst: int
 
 
 def parse_options(arguments: Sequence[str], *, own_namespace: Path = SERVICE_ACCOUNT_NAMESPACE) -> Options:
@@ -81,6 +85,8 @@ def parse_options(arguments: Sequence[str], *, own_namespace: Path = SERVICE_ACC
         health_host=given.health_host,
         health_port=given.health_port,
         log_level=given.log_level,
+        api_qps=given.api_qps,
+        api_burst=given.api_burst,
     )
 
 
@@ -144,6 +150,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--health-host", metavar="ADDRESS", default="0.0.0.0", help="%(default)s; :: for IPv6")
     add("--health-port", type=_port, metavar="PORT", default=8081, help="/healthz, /readyz, /metrics (%(default)s)")
     add("--log-level", choices=LOG_LEVELS, default="info", help="%(default)s")
+    add("--api-qps", type=_at_least(20), metavar="N", default=20, help="requests a second, on average (%(default)s)")
+    add("--api-burst", type=_at_least(40), metavar="N", default=40, help="requests at once (%(default)s)")
     return parser
 
 
@@ -214,6 +222,17 @@ def _seconds(text: str) -> float:
     if not 0 < seconds <= MAX_HELD_S:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds (1 to {MAX_HELD_S})")
     return float(seconds)
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    """A rate: with less, marks would take longer than the head waits for them (``stops.PODS_PER_S``)."""
+
+    def rate(text: str) -> int:
+        if _count(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is less than {least}")
+        return int(text)
+
+    return rate
 
 
 def _resources(text: str) -> Mapping[str, Any]:

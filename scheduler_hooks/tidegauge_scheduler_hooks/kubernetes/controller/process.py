@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client.metrics_core import Metric
 
@@ -45,9 +45,17 @@ END_WITHIN_S = 9.0
 class Controller:
     """One replica."""
 
-    def __init__(self, options: Options, api: KubeApi, watches: Watches, *, quick_api: KubeApi) -> None:
-        """Listen. ``quick_api``: for requests that a pod waits for, each ended within ``READ_WITHIN_S``. Raises
-        ``OSError`` if a port cannot be listened on."""
+    def __init__(
+        self,
+        options: Options,
+        api: KubeApi,
+        watches: Watches,
+        *,
+        quick_api: KubeApi,
+        account: Mapping[str, str] | None = None,
+    ) -> None:
+        """Listen. ``quick_api``: for requests that a pod waits for, each ended within ``READ_WITHIN_S``. ``account``:
+        this pod's own, which owns the Lease. Raises ``OSError`` if a port cannot be listened on."""
         self._watches = watches
         self._queue = WorkQueue()
         self._counts = StepCounts()
@@ -60,7 +68,9 @@ class Controller:
         pages: dict[str, Handler] = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
         self._health = HealthServer(options.health_host, options.health_port, pages)
         identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
-        self._leader = Leader(api, options.namespace, options.lease, identity, self._look_at_all.set, self._queue.clear)
+        self._leader = Leader(
+            api, options.namespace, options.lease, identity, self._look_at_all.set, self._queue.clear, owner=account
+        )
         self._look = ClusterState(api, watches, options.kinds, on_key=self._add)
         self._stores = dict(self._look.stores)
         self._checks: MemoryChecks | None = None

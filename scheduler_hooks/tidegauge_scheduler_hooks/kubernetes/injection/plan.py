@@ -30,7 +30,7 @@ from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.injection.environment import Variable, settings_in, watched_environment
 from tidegauge_scheduler_hooks.kubernetes.injection.names import BARE_LEVEL, CONTAINER_VARIABLE, LEVELS, VERSION, VOLUME
 from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import PodSettings, own_settings
-from tidegauge_scheduler_hooks.kubernetes.injection.shares import asks_for_gpu, gpu_share
+from tidegauge_scheduler_hooks.kubernetes.injection.shares import gpu_share, with_gpus
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import (
     InjectionOptions,
     free_name,
@@ -207,7 +207,7 @@ def _chosen(
         names = ", ".join(one["name"] for _, one in beside[:MAX_WATCHED])
         warnings = [f"annotation {CONTAINERS}: no container is named {unknown[0][:63]} ({names})"] if unknown else []
     else:
-        with_gpu = [(path, one) for path, one in beside if asks_for_gpu(one)]
+        with_gpu = [beside[place] for place in with_gpus([one for _, one in beside])]
         chosen = with_gpu if with_gpu or gpu_only else regular
     if len(chosen) > MAX_WATCHED:
         warnings.append(f"only the first {MAX_WATCHED} of {len(chosen)} containers are watched")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegauge.core.jobs.variables import parse_fraction
@@ -15,10 +15,16 @@ GPU_PREFIXES = ("nvidia.com/", "amd.com/gpu")
 """Of extended resources that are GPUs, or parts of them."""
 
 
-def asks_for_gpu(container: Mapping[str, Any]) -> bool:
-    """Whether it has GPUs of its own: by extended resources, or by a claim of dynamic resource allocation."""
-    resources = container.get("resources") or {}
-    return bool(resources.get("claims")) or any(name.startswith(GPU_PREFIXES) for name in _amounts(container))
+def with_gpus(containers: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The places of those with GPUs of their own: by extended resources, or where none has any, by a claim of dynamic
+    resource allocation. Whether a claim is one to a GPU or to a network its pod does not say; but no node gives GPUs
+    out in both ways."""
+    by_name = [place for place, one in enumerate(containers) if any(map(_is_gpu, _amounts(one)))]
+    return by_name or [place for place, one in enumerate(containers) if (one.get("resources") or {}).get("claims")]
+
+
+def _is_gpu(resource: str) -> bool:
+    return resource.startswith(GPU_PREFIXES)
 
 
 def gpu_share(

@@ -28,9 +28,10 @@ class InjectionOptions:
     """The number of pods that share one GPU by NVIDIA's device plugin (its ``replicas``). ``None``: not known, and no
     fraction follows from ``nvidia.com/gpu.shared``."""
     probe_resources: Mapping[str, Any] | None = None
-    """``requests`` and ``limits`` of the init container. ``None`` or empty: CPU and memory of the first watched
-    container, which waits meanwhile. Then the pod requests no more than before (the larger of both counts), its QoS
-    class stays, and a LimitRange or quota that the pod satisfies is satisfied."""
+    """``requests`` and ``limits`` of the init container; in a pod of QoS class Guaranteed it requests its limits.
+    ``None`` or empty: CPU and memory of the first watched container, which waits meanwhile. Then the pod requests no
+    more than before (the larger of both counts), its QoS class stays, and a LimitRange or quota that the pod satisfies
+    is satisfied."""
 
 
 SIZE_LIMIT = "256Mi"
@@ -89,10 +90,36 @@ def probe_container(
         "image": options.probe_image,
         "command": list(INSTALL_COMMAND),
         "args": [container["name"] for container in watched],
-        "resources": options.probe_resources or _like(watched[0]),
+        "resources": _resources(spec, watched[0], options.probe_resources),
         "securityContext": security,
         "volumeMounts": [{"name": volume_name, "mountPath": INSTALL_COMMAND[1]}],
     }
+
+
+def _resources(
+    spec: Mapping[str, Any], waiting: Mapping[str, Any], wanted: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """Those of the init container. A Burstable one would make its pod Burstable, which then loses CPUs of its own."""
+    if not wanted:
+        return _like(waiting)
+    if not _is_guaranteed(spec) or _is_guaranteed({"containers": [{"resources": wanted}]}):
+        return wanted
+    alike = {**_like(waiting).get("limits", {}), **(wanted.get("requests") or {}), **(wanted.get("limits") or {})}
+    return {"requests": alike, "limits": alike}
+
+
+def _is_guaranteed(spec: Mapping[str, Any]) -> bool:
+    """Whether the pod's QoS class is Guaranteed by its containers, those before it included (``ComputePodQOS`` in
+    pkg/apis/core/v1/helper/qos). API servers write amounts in one way only, and limits as requests that are missing."""
+    if spec.get("resources"):  # the pod's own alone count
+        return False
+    parts = [one.get("resources") or {} for part in ("initContainers", "containers") for one in spec.get(part) or []]
+    return all(
+        (limit := (resources.get("limits") or {}).get(name)) is not None
+        and (resources.get("requests") or {}).get(name, limit) == limit
+        for resources in parts
+        for name in ("cpu", "memory")
+    )
 
 
 def _like(container: Mapping[str, Any]) -> Mapping[str, Any]:
