@@ -10,32 +10,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from google.protobuf import (  # type: ignore[import-untyped] # SAFETY: tests only; its stubs are another package
-    descriptor_pb2,
-    descriptor_pool,
-    message_factory,
-)
+from protobuf_schema import INT64, STRING, message_maker
 
-_STRING, _INT64, _MESSAGE = 9, 3, 11
-"""``FieldDescriptorProto.Type``."""
 _SCHEMA: Mapping[str, Sequence[tuple[str, int, int | str]]] = {
-    "NUMANode": [("ID", 1, _INT64)],
+    "NUMANode": [("ID", 1, INT64)],
     "NUMATopology": [("nodes", 1, "NUMANode")],
-    "ContainerDevices": [("resource_name", 1, _STRING), ("device_ids", 2, _STRING), ("topology", 3, "NUMATopology")],
-    "ContainerMemory": [("memory_type", 1, _STRING), ("size", 2, _INT64), ("topology", 3, "NUMATopology")],
-    "CDIDevice": [("name", 1, _STRING)],
+    "ContainerDevices": [("resource_name", 1, STRING), ("device_ids", 2, STRING), ("topology", 3, "NUMATopology")],
+    "ContainerMemory": [("memory_type", 1, STRING), ("size", 2, INT64), ("topology", 3, "NUMATopology")],
+    "CDIDevice": [("name", 1, STRING)],
     "ClaimResource": [
-        ("cdi_devices", 1, "CDIDevice"), ("driver_name", 2, _STRING), ("pool_name", 3, _STRING),
-        ("device_name", 4, _STRING),
+        ("cdi_devices", 1, "CDIDevice"), ("driver_name", 2, STRING), ("pool_name", 3, STRING),
+        ("device_name", 4, STRING),
     ],
     "DynamicResource": [
-        ("claim_name", 2, _STRING), ("claim_namespace", 3, _STRING), ("claim_resources", 4, "ClaimResource"),
+        ("claim_name", 2, STRING), ("claim_namespace", 3, STRING), ("claim_resources", 4, "ClaimResource"),
     ],
     "ContainerResources": [
-        ("name", 1, _STRING), ("devices", 2, "ContainerDevices"), ("cpu_ids", 3, _INT64),
+        ("name", 1, STRING), ("devices", 2, "ContainerDevices"), ("cpu_ids", 3, INT64),
         ("memory", 4, "ContainerMemory"), ("dynamic_resources", 5, "DynamicResource"),
     ],
-    "PodResources": [("name", 1, _STRING), ("namespace", 2, _STRING), ("containers", 3, "ContainerResources")],
+    "PodResources": [("name", 1, STRING), ("namespace", 2, STRING), ("containers", 3, "ContainerResources")],
     "ListPodResourcesResponse": [("pod_resources", 1, "PodResources")],
 }  # fmt: skip
 _REPEATED = {
@@ -111,22 +105,4 @@ def _claim(claim: Claim) -> Any:
     )
 
 
-def _pool() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(name="podresources.proto", package="v1", syntax="proto3")
-    for name, fields in _SCHEMA.items():
-        message = file.message_type.add(name=name)
-        for label, number, kind in fields:
-            one = message.field.add(name=label, number=number, label=3 if label in _REPEATED else 1)
-            one.type = _MESSAGE if isinstance(kind, str) else kind
-            if isinstance(kind, str):
-                one.type_name = f".v1.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return pool
-
-
-_POOL = _pool()
-
-
-def _new(name: str, /, **values: object) -> Any:
-    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"v1.{name}"))(**values)
+_new = message_maker(_SCHEMA, _REPEATED)

@@ -44,9 +44,9 @@ BUGS = (
     Planted(
         "a number of several bytes in a protobuf message is taken for one of one byte",
         "pods",
-        "tidegauge/agent/kubernetes/pod_resources.py",
-        "            _, at = _varint(message, at)\n            continue",
-        "            at += 1\n            continue",
+        "tidegauge/core/protobuf.py",
+        "            value, at = _decoded(message, at)\n",
+        "            value, at = message[at], at + 1\n",
     ),
     Planted(
         "a record's figures are believed",

@@ -14,9 +14,11 @@ from integration.chart.rendering import Object
 AGENT = "agent"
 OPENER_CAPABILITIES = {"drop": ["ALL"], "add": ["DAC_OVERRIDE", "SYS_PTRACE"]}
 OPENER_MOUNTS = {"opener", "pod-resources"}
-AGENT_HOST_PATHS = {"/var/lib/kubelet/pod-resources"}
+NRI, NRI_MOUNTS = "nri", {"nri-socket", "nri-probe"}
+AGENT_HOST_PATHS = {"/var/lib/kubelet/pod-resources", "/var/run/nri", "/var/lib/tidegauge/probe"}
 PRIVILEGES = "privileges, or a way to more of them"
 CAPABILITIES = "capabilities"
+ROOT = "may be root"
 SECRET_NAME = re.compile(r"(TOKEN|PASSWORD|SECRET)$")
 
 
@@ -108,12 +110,18 @@ def the_agent_has_what_it_needs_and_no_more(objects: Sequence[Object]) -> Iterat
             yield f"{pod.owner}: hostPath {sorted(paths - AGENT_HOST_PATHS)}"
         if pod.spec.get("automountServiceAccountToken") is not False:
             yield f"{pod.owner}: it needs no word with the API server"
-        agent, opener = pod.containers
+        agent, opener, *more = pod.containers
         for wrong in _beyond_restricted(pod.spec.get("securityContext", {}), agent):
             if wrong not in (PRIVILEGES, CAPABILITIES) or not agent["securityContext"].get("privileged"):
                 yield f"{pod.owner}: {agent['name']}: {wrong}"
         for wrong in _beyond_the_opener(opener):
             yield f"{pod.owner}: {opener['name']}: {wrong}"
+        for container in more:  # the plugin is root, like whose socket it is
+            for wrong in _beyond_restricted(pod.spec.get("securityContext", {}), container):
+                if wrong != ROOT or container["name"] != NRI:
+                    yield f"{pod.owner}: {container['name']}: {wrong}"
+            if {mount["name"] for mount in container.get("volumeMounts", ())} - NRI_MOUNTS or container.get("env"):
+                yield f"{pod.owner}: {container['name']}: words from elsewhere"
         by_host = {volume["name"] for volume in pod.spec["volumes"] if "hostPath" in volume}
         for mount in agent["volumeMounts"]:
             if mount["name"] in by_host or (mount["name"] == "opener" and not mount.get("readOnly")):
@@ -148,7 +156,7 @@ def _beyond_restricted(pod: Mapping[str, Any], container: Mapping[str, Any]) -> 
     if context.get("capabilities") != {"drop": ["ALL"]}:
         yield CAPABILITIES
     if not context.get("runAsNonRoot") or not context.get("runAsUser"):
-        yield "may be root"
+        yield ROOT
     if context.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"):
         yield "no seccomp profile"
     if not context.get("readOnlyRootFilesystem"):

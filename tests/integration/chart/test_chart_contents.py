@@ -20,6 +20,7 @@ from integration.chart.rendering import CHART, NAMESPACE, RELEASE, ROOT, Rendere
 from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
 from tidegauge.settings import Settings
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options, parse_options
+from tidegauge_scheduler_hooks.kubernetes.nri import __main__ as nri
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
 
 AGENTS_MODULES = ("agent_service", "agent_care", "stand_in", "supervisor", "node_command", "engine_tls")
@@ -159,6 +160,31 @@ def test_without_a_webhook_none_is_served_and_nothing_is_registered() -> None:
     assert options(rendered).webhook is None
     assert not [o for o in rendered.objects if o["kind"] == "MutatingWebhookConfiguration"]
     assert not [o for o in rendered.objects if o["kind"] == "ClusterRole" and o["metadata"]["name"].endswith("webhook")]
+
+
+def test_with_nri_the_runtime_is_asked_and_nothing_is_registered() -> None:
+    rendered = render(values_of(CHART / "ci" / "nri-values.yaml"))
+    assert options(rendered).webhook is None
+    assert not [o for o in rendered.objects if o["kind"].startswith("Mutating")]
+    containers = rendered.one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    assert [one["name"] for one in containers] == ["agent", "opener", "nri"]
+    assert containers[2]["image"] == containers[0]["image"]
+    found = nri.options(containers[2]["args"])
+    places = {mount["mountPath"] for mount in containers[2]["volumeMounts"]}
+    assert {str(found.socket.parent), str(found.store)} == places
+    assert found.namespace == [("team-a", "auto")]
+    assert found.exclude == ["kube-system", NAMESPACE]
+
+
+def test_agents_have_the_image_of_watched_pods_pulled() -> None:
+    rendered = render(values_of(CHART / "ci" / "full-values.yaml"))
+    webhook = options(rendered).webhook
+    assert webhook is not None
+    [keeps] = [
+        one for one in rendered.one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+        if one["name"] == "probe-image"
+    ]  # fmt: skip
+    assert keeps["image"] == webhook.injection.probe_image
 
 
 def test_namespaces_bound_all_of_it() -> None:
@@ -362,13 +388,15 @@ def images_of(rendered: Rendered) -> Mapping[str, set[str]]:
 def test_digests_name_the_images(full: Rendered) -> None:
     service = {"registry.example.org/gpu/tidegauge@sha256:" + "0123456789abcdef" * 4}
     agents = {"registry.example.org/gpu/tidegauge-agent@sha256:" + "fedcba9876543210" * 4}
+    agents.add(f"registry.example.org/gpu/tidegauge-probe:{tidegauge.__version__}")
     assert images_of(full) == {"DaemonSet": agents, "StatefulSet": service, "Deployment": service, "Pod": service}
 
 
 def test_a_registry_for_all_of_a_parent_chart_wins() -> None:
     rendered = render(with_registry() | {"global": {"imageRegistry": "mirror.example.org"}})
     assert {image for images in images_of(rendered).values() for image in images} == {
-        f"mirror.example.org/{name}:{tidegauge.__version__}" for name in ("tidegauge", "tidegauge-agent")
+        f"mirror.example.org/{name}:{tidegauge.__version__}"
+        for name in ("tidegauge", "tidegauge-agent", "tidegauge-probe")
     }
 
 

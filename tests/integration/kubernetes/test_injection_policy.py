@@ -187,6 +187,22 @@ def test_without_resources_of_the_admin_a_pods_quality_of_service_and_quota_are_
     celpy.Environment().compile(expression)
 
 
+@pytest.mark.parametrize("part", ["pods", "namespaces"])
+@pytest.mark.parametrize("before", [{}, {"initContainers": [{"name": "before"}]}])
+def test_the_init_container_comes_only_beside_its_volume(part: str, before: dict[str, Any]) -> None:
+    """A server passes over a mutation that fails, and a pod that mounts a volume that is not there is refused."""
+    [expression] = [
+        one["jsonPatch"]["expression"]
+        for one in policy_for(part)["spec"]["mutations"]
+        if "initContainers" in one.get("jsonPatch", {}).get("expression", "")
+    ]
+    condition, separator, _ = expression.partition(" ? [] :")
+    assert separator
+    for volumes, comes in (([], False), ([{"name": "data"}], False), ([{"name": VOLUME}], True)):
+        given = pod("p", spec={**pod("p")["spec"], **before, **({"volumes": volumes} if volumes else {})})
+        assert bool(evaluated(condition, {"object": json_to_cel(given)})) != comes
+
+
 @pytest.mark.parametrize(("label", "level"), [("", "auto"), ("true", "auto"), ("stats", "stats")])
 def test_the_namespaces_label_gives_the_level_of_pods_that_say_nothing(label: str, level: str) -> None:
     given = pod("p", spec={"containers": [GPU]})

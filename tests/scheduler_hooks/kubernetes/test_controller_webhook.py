@@ -13,7 +13,7 @@ from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
 from tidegauge_exporter.metrics.families import exposition
 from tidegauge_scheduler_hooks.kubernetes.controller.options import parse_options
 from tidegauge_scheduler_hooks.kubernetes.controller.webhook import NamedNamespaces, Upkeep, WatchedNamespaces, reviews
-from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, SECRETS, WEBHOOKS, ForbiddenError
+from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, NAMESPACES, SECRETS, WEBHOOKS, ForbiddenError
 from tidegauge_scheduler_hooks.ports import TemporaryError
 
 CONFIGURATION = "tidegauge"
@@ -87,6 +87,14 @@ def test_namespaces_that_cannot_be_read_keep_nobody_from_the_certificate(bench: 
     bench.kube.fail_next(ForbiddenError("no namespaces"), verb="get", kind="Namespace")
     leader.keep_up()
     assert leader.why_not_ready() is None
+
+
+def test_owners_of_pods_that_were_left_alone_are_told_at_each_upkeep(bench: Bench) -> None:
+    upkeep = bench.replica(leads=False)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": True}
+    upkeep.left_alone.note("team", {"ownerReferences": [owner]}, "why")
+    upkeep.keep_up()
+    assert [event["note"] for event in bench.kube.list(EVENTS)] == ["why"]
 
 
 def test_what_a_few_namespaces_say_is_asked_for_and_of_all_watched() -> None:

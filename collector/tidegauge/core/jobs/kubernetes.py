@@ -28,8 +28,8 @@ CONTAINERS = PREFIX + "containers"
 """Annotation: names, separated by commas, of the containers to watch. Default: those that ask for a GPU; if none does,
 all, unless only the namespace asks."""
 IMAGE_PYTHONPATH = PREFIX + "pythonpath"
-"""Annotation: the ``PYTHONPATH`` that the image sets, which cannot be read from outside (the probe goes before it). On
-a namespace: of all its images."""
+"""Annotation: the ``PYTHONPATH`` that the image sets, which cannot be read from outside (the probe goes before it).
+On a namespace: of all its images."""
 ACTIONS = PREFIX + "actions"
 """Annotation or label: words separated by commas, ``keep`` (leave it alone) and ``requeue`` (may be started again)."""
 OWNER = PREFIX + "owner"

@@ -91,7 +91,12 @@ def _with_probe(variables: Sequence[Variable], image_pythonpath: str) -> list[Va
 
 
 def _pythonpath(rest: str) -> Variable:
-    """``rest`` stays as it is, empty parts included: to its owner they mean the current directory."""
-    if PYTHONPATH_ENTRY in rest.split(":"):
-        return {"name": "PYTHONPATH", "value": rest}
-    return {"name": "PYTHONPATH", "value": f"{PYTHONPATH_ENTRY}:{rest}" if rest else PYTHONPATH_ENTRY}
+    return {"name": "PYTHONPATH", "value": with_probe_first(rest)}
+
+
+def with_probe_first(path: str) -> str:
+    """A ``PYTHONPATH`` with the probe's folder. ``path`` stays as it is, empty parts included: to its owner they mean
+    the current directory."""
+    if PYTHONPATH_ENTRY in path.split(":"):
+        return path
+    return f"{PYTHONPATH_ENTRY}:{path}" if path else PYTHONPATH_ENTRY

@@ -108,7 +108,7 @@ def plan_injection(
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     annotations = metadata.get("annotations") or {}
     labels, told_namespace = metadata.get("labels") or {}, namespace_metadata.get("annotations") or {}
-    level, complaint = _level(labels, namespace_metadata.get("labels") or {})
+    level, complaint = asked_level(labels, namespace_metadata.get("labels") or {})
     if complaint is not None:
         return Skipped("bad_level", (complaint,))
     if level is None or level == "off":
@@ -132,7 +132,7 @@ def plan_injection(
         if not chosen:
             return Skipped(IMAGE_UNKNOWN, (*warnings, *unread))
     told = settings_of(metadata, namespace)
-    common, complaints = _common(metadata, namespace, level, told)
+    common, complaints = common_variables(metadata, namespace, level, told)
     settings, refused = _settings(told.changes, job_id(namespace, claimed_name(metadata)))
     warnings += complaints + unread + refused
     warnings += [] if told.unread is None else [f"its workload could not be read, so it has no attempt: {told.unread}"]
@@ -144,10 +144,7 @@ def plan_injection(
         if not new_mounts:
             continue
         watched.append(container)
-        share, fraction, doubts = _fraction(container, annotations, options)
-        own = [_variable(CONTAINER_VARIABLE, container["name"])]
-        own += [] if share is None else [_variable(SHARE_VARIABLE, f"{share:.6g}")]
-        own += [] if fraction is None else [_variable(FRACTION_VARIABLE, f"{fraction:.6g}")]
+        own, doubts = own_variables(container, annotations, options)
         environment = watched_environment(
             container, [*common, *own], image_pythonpath=image_pythonpath or "", settings=settings
         )
@@ -163,7 +160,7 @@ def plan_injection(
     return Injection(tuple(operations), tuple(dict.fromkeys(warnings)), reason)
 
 
-def _level(labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> tuple[str | None, str | None]:
+def asked_level(labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> tuple[str | None, str | None]:
     """The requested level, and an error in it."""
     for whose, found in (("label", labels), ("the namespace's label", namespace_labels)):
         if PROFILE_LABEL in found:
@@ -234,7 +231,7 @@ def _with_known_path(chosen: Sequence[_Placed], *, declared: bool, by_pod: bool)
     return known, warnings
 
 
-def _common(
+def common_variables(
     metadata: Mapping[str, Any], namespace: str, level: str, told: PodSettings
 ) -> tuple[list[Variable], list[str]]:
     """The variables that are the same in all watched containers, and warnings."""
@@ -259,6 +256,17 @@ def _common(
         warnings += complaints
         found += [] if text is None else [_variable(variable, text)]
     return found, warnings
+
+
+def own_variables(
+    container: Mapping[str, Any], annotations: Mapping[str, str], options: InjectionOptions
+) -> tuple[list[Variable], list[str]]:
+    """The variables of one container, and warnings."""
+    share, fraction, doubts = _fraction(container, annotations, options)
+    own = [_variable(CONTAINER_VARIABLE, container["name"])]
+    own += [] if share is None else [_variable(SHARE_VARIABLE, f"{share:.6g}")]
+    own += [] if fraction is None else [_variable(FRACTION_VARIABLE, f"{fraction:.6g}")]
+    return own, doubts
 
 
 def _fraction(

@@ -34,7 +34,7 @@ class InjectionOptions:
     is satisfied."""
 
 
-SIZE_LIMIT = "256Mi"
+SIZE_LIMIT_BYTES = 256 << 20
 """A bound, no reservation: the probe takes 1 MiB, a rank 1 MiB for each GPU that it uses, and a ring gets its full
 length while 64 MiB are free. It counts as memory of the pod."""
 PROBE_USER = 65534
@@ -50,7 +50,7 @@ def free_name(wanted: str, taken: Collection[str | None]) -> str:
 
 def volume(name: str) -> Mapping[str, Any]:
     """The volume, in memory: rings are written all the time, and must not wait for a disk."""
-    return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": SIZE_LIMIT}}
+    return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": f"{SIZE_LIMIT_BYTES >> 20}Mi"}}
 
 
 def mounts(container: Mapping[str, Any], name: str) -> tuple[list[Mapping[str, Any]], list[str]]:
