@@ -20,6 +20,7 @@ from tidegauge.core.jobs.kubernetes import (
     INCIDENT,
     KEEP,
     MAY_REQUEUE,
+    RECOMMENDED,
     REMARK,
     REQUEUE,
     STOPPED,
@@ -46,6 +47,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import BY_NAME, KINDS, State
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
 from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, ForbiddenError, KubeApi, ObjectNotFoundError
+from tidegauge_scheduler_hooks.kubernetes.recommendations import recommendation
 from tidegauge_scheduler_hooks.kubernetes.requeues import encoded, requeue_order, wanted_changes
 from tidegauge_scheduler_hooks.kubernetes.run_ends import EndedRun, end_of, goes_on
 from tidegauge_scheduler_hooks.kubernetes.stops import TRIES, Stops, goes_by_condition, take_marks_off
@@ -178,7 +180,8 @@ class KubernetesScheduler:
         self._record(run.workload, ENDED_EVENT, text, once, warning=record.end is JobEnd.OOM)
         note = cut(text, MAX_NOTE_BYTES)
         with suppress(ObjectNotFoundError):  # it was deleted meanwhile
-            self._mark(run.workload, partial(self._look_again, run.workload), ENDED, lambda _: note)
+            written = {ENDED: note, RECOMMENDED: recommendation(record)}
+            self._mark(run.workload, partial(self._look_again, run.workload), lambda _: written)
 
     def show_incident(self, incident: Incident, records: Sequence[DecisionRecord], job: JobView | None) -> None:
         """Write the ``MemoryIncident`` of an incident whose ranks are really in pods of that workload."""
@@ -207,13 +210,13 @@ class KubernetesScheduler:
         except SchedulerError as error:
             log.info("decision %s: owner notified by Event only: %s", decision_id, error)
         incident = IncidentIntent(decision_id, target.incarnation, text, self._wall_s())
-        self._mark(workload, partial(self._check_running, target), INCIDENT, lambda now: _incident(now, incident))
+        self._mark(workload, partial(self._check_running, target), lambda now: {INCIDENT: _incident(now, incident)})
 
     def annotate(self, target: JobTarget, text: str, *, decision_id: str) -> None:
         """Leave an Event, and replace the annotation ``REMARK``."""
         workload = self._check_running(target)
         self._record(workload, REMARK_EVENT, text, decision_id, warning=False)
-        self._mark(workload, partial(self._check_running, target), REMARK, lambda _: cut(text, MAX_NOTE_BYTES))
+        self._mark(workload, partial(self._check_running, target), lambda _: {REMARK: cut(text, MAX_NOTE_BYTES)})
 
     def cap(self, target: JobTarget, fraction: float, *, decision_id: str) -> str:
         """Cap by the ranks' own command sockets now, and by the annotation ``CHANGES`` of the workload for every pod
@@ -223,7 +226,7 @@ class KubernetesScheduler:
         remembered = workload.why_not_stoppable() is None
         if remembered:
             self._annotate(
-                partial(self._check_running, target), CHANGES, lambda now: encoded(now, merged(now.changes, later))
+                partial(self._check_running, target), lambda now: {CHANGES: encoded(now, merged(now.changes, later))}
             )
         done = cap_ranks(self._ranks, target, fraction)
         log.info("decision %s: %s capped at %g", decision_id, workload.title, fraction)
@@ -389,14 +392,15 @@ class KubernetesScheduler:
         except SchedulerError as error:
             log.warning("decision %s: done, but the Event could not be written: %s", decision_id, error)
 
-    def _annotate(self, look: Callable[[], Workload], name: str, value: Callable[[Workload], str]) -> None:
-        """Write one annotation on the workload that ``look`` reads anew, unless it is there."""
+    def _annotate(self, look: Callable[[], Workload], value: Callable[[Workload], Mapping[str, str | None]]) -> None:
+        """Write annotations on the workload that ``look`` reads anew, unless they are there (``None``: not)."""
         for _ in range(TRIES):
             workload = look()
-            text = value(workload)
-            if annotations_of(workload.obj).get(name) == text:
+            wanted = value(workload)
+            there = annotations_of(workload.obj)
+            if all(there.get(name) == text for name, text in wanted.items()):
                 return
-            patch = annotate_patch(workload.obj, {name: text})
+            patch = annotate_patch(workload.obj, wanted)
             try:
                 self._api.patch(workload.kind.resource, workload.namespace, workload.name, patch)
             except ConflictError:
@@ -405,13 +409,13 @@ class KubernetesScheduler:
         raise TemporaryError(f"{workload.title}: another client keeps changing it")
 
     def _mark(
-        self, workload: Workload, look: Callable[[], Workload], name: str, value: Callable[[Workload], str]
+        self, workload: Workload, look: Callable[[], Workload], value: Callable[[Workload], Mapping[str, str | None]]
     ) -> None:
         """Annotate where that is allowed: a role for messages alone has no patch, and the owner has the Event."""
         if workload.kind.name not in self._kinds:
             return
         try:
-            self._annotate(look, name, value)
+            self._annotate(look, value)
         except ForbiddenError as error:
             log.info("%s is not annotated: %s", workload.title, error)
 
