@@ -51,6 +51,7 @@ from tidegauge_scheduler_hooks.kubernetes.recommendations import recommendation
 from tidegauge_scheduler_hooks.kubernetes.requeues import encoded, requeue_order, wanted_changes
 from tidegauge_scheduler_hooks.kubernetes.run_ends import EndedRun, end_of, goes_on
 from tidegauge_scheduler_hooks.kubernetes.stops import TRIES, Stops, goes_by_condition, take_marks_off
+from tidegauge_scheduler_hooks.kubernetes.team_policies import SAYS_NOTHING, TeamPolicies, TeamWord
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of
 from tidegauge_scheduler_hooks.ports import (
     ChangedError,
@@ -113,8 +114,8 @@ class KubernetesScheduler:
     pod of each rank.
 
     ``kinds``: those that may be acted on. ``requeue_unasked``: all workloads may be requeued that do not forbid it, not
-    only those whose owner allowed it. ``controller_age_s``: the seconds since the controller renewed its Lease;
-    ``None``: there is none."""
+    only those whose owner allowed it. ``policies``: what teams say of their namespaces. ``controller_age_s``: the
+    seconds since the controller renewed its Lease; ``None``: there is none."""
 
     def __init__(
         self,
@@ -127,6 +128,7 @@ class KubernetesScheduler:
         checkpoints: RankCheckpoint | None = None,
         requeue_unasked: bool = False,
         shared_gpu_replicas: int | None = None,
+        policies: TeamPolicies | None = None,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
@@ -137,6 +139,7 @@ class KubernetesScheduler:
         self._checkpoints = checkpoints or RankCheckpoint(ranks)
         self._requeue_unasked = requeue_unasked
         self._shared_gpu_replicas = shared_gpu_replicas
+        self._policies = policies
         self._wall_s = wall_s
         self._stops = Stops(api)
 
@@ -153,6 +156,7 @@ class KubernetesScheduler:
                 kinds=self._kinds,
                 requeue_unasked=self._requeue_unasked,
                 shared_gpu_replicas=self._shared_gpu_replicas,
+                team=self._team(workload),
             )
             for view, workload in found
             if workload is not None
@@ -248,7 +252,8 @@ class KubernetesScheduler:
 
         def order(workload: Workload) -> Mapping[str, str | None]:
             self._refuse_unless(target, workload, ActionKind.REQUEUE)
-            if not self._requeue_unasked and MAY_REQUEUE not in workload.words:
+            asked = self._team(workload).may_requeue or MAY_REQUEUE in workload.words
+            if not self._requeue_unasked and not asked:
                 raise PermanentError(
                     f"{workload.title} may not be requeued: its annotation {ACTIONS} does not say {MAY_REQUEUE}"
                 )
@@ -276,6 +281,13 @@ class KubernetesScheduler:
         self._stop(target, write, decision_id, CANCELLED_EVENT, f"stopped for good (suspended, not deleted): {reason}")
 
     # Looking
+
+    def _team(self, workload: Workload) -> TeamWord:
+        """What its namespace says. Raises ``TemporaryError``: that is not known."""
+        if self._policies is None:
+            return SAYS_NOTHING
+        _check_known(self._policies.problem, what="MemoryPolicies")
+        return self._policies.of(workload.namespace)
 
     def _end_of(self, view: JobView) -> JobEnd | None:
         run = self._run_of(view)
@@ -327,6 +339,9 @@ class KubernetesScheduler:
             raise PermanentError(
                 f"{workload.title}: no action allowed: {ACTIONS} says {KEEP} on it or on one of its pods"
             )
+        why_not = self._team(workload).why_not(action)
+        if why_not is not None:
+            raise PermanentError(f"{workload.title}: no {action.value}: {why_not}")
         if action not in can_do(workload, self._kinds):
             unset = f"{workload.kind.name} is not in the setting kubernetes_kinds"
             why = workload.why_not_stoppable() if workload.kind.name in self._kinds else unset
@@ -424,9 +439,9 @@ class KubernetesScheduler:
         record_event(self._api, regarding, reason=reason, note=note, decision_id=decision_id, warning=warning)
 
 
-def _check_known(problem: str | None) -> None:
+def _check_known(problem: str | None, *, what: str = "pods") -> None:
     if problem is not None:
-        raise TemporaryError(f"pods unknown: {problem}")
+        raise TemporaryError(f"{what} unknown: {problem}")
 
 
 def _running(target: JobTarget, workload: Workload | None) -> Workload:
