@@ -244,6 +244,10 @@ class Settings(BaseModel):
     kubernetes_requeue: Literal["asked", "all"] = "asked"
     """Workloads that a policy may restart. ``asked``: those whose owner opted in with the annotation
     ``tidegauge.dev/actions: requeue``. ``all``: every workload that does not opt out."""
+    kubernetes_memory_policies: bool = False
+    """Whether teams may narrow what is done in their namespaces, by objects of the kind MemoryPolicy
+    (docs/kubernetes_actions.md). The head needs the right to list and watch them: without it nothing is done to any
+    workload. Default: no."""
     kubernetes_resubmit: bool = False
     """Has no effect, and is still accepted: workloads are no longer submitted again as copies."""
     kubernetes_shared_gpu_replicas: int | None = Field(default=None, ge=2, le=64)

@@ -20,6 +20,7 @@ from tidegauge.core.jobs.kubernetes import (
     INCIDENT,
     KEEP,
     MAY_REQUEUE,
+    RECOMMENDED,
     REMARK,
     REQUEUE,
     STOPPED,
@@ -46,9 +47,11 @@ from tidegauge_scheduler_hooks.kubernetes.owners import BY_NAME, KINDS, State
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
 from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, ForbiddenError, KubeApi, ObjectNotFoundError
+from tidegauge_scheduler_hooks.kubernetes.recommendations import recommendation
 from tidegauge_scheduler_hooks.kubernetes.requeues import encoded, requeue_order, wanted_changes
 from tidegauge_scheduler_hooks.kubernetes.run_ends import EndedRun, end_of, goes_on
 from tidegauge_scheduler_hooks.kubernetes.stops import TRIES, Stops, goes_by_condition, take_marks_off
+from tidegauge_scheduler_hooks.kubernetes.team_policies import SAYS_NOTHING, TeamPolicies, TeamWord
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of
 from tidegauge_scheduler_hooks.ports import (
     ChangedError,
@@ -111,8 +114,8 @@ class KubernetesScheduler:
     pod of each rank.
 
     ``kinds``: those that may be acted on. ``requeue_unasked``: all workloads may be requeued that do not forbid it, not
-    only those whose owner allowed it. ``controller_age_s``: the seconds since the controller renewed its Lease;
-    ``None``: there is none."""
+    only those whose owner allowed it. ``policies``: what teams say of their namespaces. ``controller_age_s``: the
+    seconds since the controller renewed its Lease; ``None``: there is none."""
 
     def __init__(
         self,
@@ -125,6 +128,7 @@ class KubernetesScheduler:
         checkpoints: RankCheckpoint | None = None,
         requeue_unasked: bool = False,
         shared_gpu_replicas: int | None = None,
+        policies: TeamPolicies | None = None,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
@@ -135,6 +139,7 @@ class KubernetesScheduler:
         self._checkpoints = checkpoints or RankCheckpoint(ranks)
         self._requeue_unasked = requeue_unasked
         self._shared_gpu_replicas = shared_gpu_replicas
+        self._policies = policies
         self._wall_s = wall_s
         self._stops = Stops(api)
 
@@ -151,6 +156,7 @@ class KubernetesScheduler:
                 kinds=self._kinds,
                 requeue_unasked=self._requeue_unasked,
                 shared_gpu_replicas=self._shared_gpu_replicas,
+                team=self._team(workload),
             )
             for view, workload in found
             if workload is not None
@@ -178,7 +184,8 @@ class KubernetesScheduler:
         self._record(run.workload, ENDED_EVENT, text, once, warning=record.end is JobEnd.OOM)
         note = cut(text, MAX_NOTE_BYTES)
         with suppress(ObjectNotFoundError):  # it was deleted meanwhile
-            self._mark(run.workload, partial(self._look_again, run.workload), ENDED, lambda _: note)
+            written = {ENDED: note, RECOMMENDED: recommendation(record)}
+            self._mark(run.workload, partial(self._look_again, run.workload), lambda _: written)
 
     def show_incident(self, incident: Incident, records: Sequence[DecisionRecord], job: JobView | None) -> None:
         """Write the ``MemoryIncident`` of an incident whose ranks are really in pods of that workload."""
@@ -207,13 +214,13 @@ class KubernetesScheduler:
         except SchedulerError as error:
             log.info("decision %s: owner notified by Event only: %s", decision_id, error)
         incident = IncidentIntent(decision_id, target.incarnation, text, self._wall_s())
-        self._mark(workload, partial(self._check_running, target), INCIDENT, lambda now: _incident(now, incident))
+        self._mark(workload, partial(self._check_running, target), lambda now: {INCIDENT: _incident(now, incident)})
 
     def annotate(self, target: JobTarget, text: str, *, decision_id: str) -> None:
         """Leave an Event, and replace the annotation ``REMARK``."""
         workload = self._check_running(target)
         self._record(workload, REMARK_EVENT, text, decision_id, warning=False)
-        self._mark(workload, partial(self._check_running, target), REMARK, lambda _: cut(text, MAX_NOTE_BYTES))
+        self._mark(workload, partial(self._check_running, target), lambda _: {REMARK: cut(text, MAX_NOTE_BYTES)})
 
     def cap(self, target: JobTarget, fraction: float, *, decision_id: str) -> str:
         """Cap by the ranks' own command sockets now, and by the annotation ``CHANGES`` of the workload for every pod
@@ -223,7 +230,7 @@ class KubernetesScheduler:
         remembered = workload.why_not_stoppable() is None
         if remembered:
             self._annotate(
-                partial(self._check_running, target), CHANGES, lambda now: encoded(now, merged(now.changes, later))
+                partial(self._check_running, target), lambda now: {CHANGES: encoded(now, merged(now.changes, later))}
             )
         done = cap_ranks(self._ranks, target, fraction)
         log.info("decision %s: %s capped at %g", decision_id, workload.title, fraction)
@@ -245,7 +252,8 @@ class KubernetesScheduler:
 
         def order(workload: Workload) -> Mapping[str, str | None]:
             self._refuse_unless(target, workload, ActionKind.REQUEUE)
-            if not self._requeue_unasked and MAY_REQUEUE not in workload.words:
+            asked = self._team(workload).may_requeue or MAY_REQUEUE in workload.words
+            if not self._requeue_unasked and not asked:
                 raise PermanentError(
                     f"{workload.title} may not be requeued: its annotation {ACTIONS} does not say {MAY_REQUEUE}"
                 )
@@ -273,6 +281,13 @@ class KubernetesScheduler:
         self._stop(target, write, decision_id, CANCELLED_EVENT, f"stopped for good (suspended, not deleted): {reason}")
 
     # Looking
+
+    def _team(self, workload: Workload) -> TeamWord:
+        """What its namespace says. Raises ``TemporaryError``: that is not known."""
+        if self._policies is None:
+            return SAYS_NOTHING
+        _check_known(self._policies.problem, what="MemoryPolicies")
+        return self._policies.of(workload.namespace)
 
     def _end_of(self, view: JobView) -> JobEnd | None:
         run = self._run_of(view)
@@ -324,6 +339,9 @@ class KubernetesScheduler:
             raise PermanentError(
                 f"{workload.title}: no action allowed: {ACTIONS} says {KEEP} on it or on one of its pods"
             )
+        why_not = self._team(workload).why_not(action)
+        if why_not is not None:
+            raise PermanentError(f"{workload.title}: no {action.value}: {why_not}")
         if action not in can_do(workload, self._kinds):
             unset = f"{workload.kind.name} is not in the setting kubernetes_kinds"
             why = workload.why_not_stoppable() if workload.kind.name in self._kinds else unset
@@ -389,14 +407,15 @@ class KubernetesScheduler:
         except SchedulerError as error:
             log.warning("decision %s: done, but the Event could not be written: %s", decision_id, error)
 
-    def _annotate(self, look: Callable[[], Workload], name: str, value: Callable[[Workload], str]) -> None:
-        """Write one annotation on the workload that ``look`` reads anew, unless it is there."""
+    def _annotate(self, look: Callable[[], Workload], value: Callable[[Workload], Mapping[str, str | None]]) -> None:
+        """Write annotations on the workload that ``look`` reads anew, unless they are there (``None``: not)."""
         for _ in range(TRIES):
             workload = look()
-            text = value(workload)
-            if annotations_of(workload.obj).get(name) == text:
+            wanted = value(workload)
+            there = annotations_of(workload.obj)
+            if all(there.get(name) == text for name, text in wanted.items()):
                 return
-            patch = annotate_patch(workload.obj, {name: text})
+            patch = annotate_patch(workload.obj, wanted)
             try:
                 self._api.patch(workload.kind.resource, workload.namespace, workload.name, patch)
             except ConflictError:
@@ -405,13 +424,13 @@ class KubernetesScheduler:
         raise TemporaryError(f"{workload.title}: another client keeps changing it")
 
     def _mark(
-        self, workload: Workload, look: Callable[[], Workload], name: str, value: Callable[[Workload], str]
+        self, workload: Workload, look: Callable[[], Workload], value: Callable[[Workload], Mapping[str, str | None]]
     ) -> None:
         """Annotate where that is allowed: a role for messages alone has no patch, and the owner has the Event."""
         if workload.kind.name not in self._kinds:
             return
         try:
-            self._annotate(look, name, value)
+            self._annotate(look, value)
         except ForbiddenError as error:
             log.info("%s is not annotated: %s", workload.title, error)
 
@@ -420,9 +439,9 @@ class KubernetesScheduler:
         record_event(self._api, regarding, reason=reason, note=note, decision_id=decision_id, warning=warning)
 
 
-def _check_known(problem: str | None) -> None:
+def _check_known(problem: str | None, *, what: str = "pods") -> None:
     if problem is not None:
-        raise TemporaryError(f"pods unknown: {problem}")
+        raise TemporaryError(f"{what} unknown: {problem}")
 
 
 def _running(target: JobTarget, workload: Workload | None) -> Workload:

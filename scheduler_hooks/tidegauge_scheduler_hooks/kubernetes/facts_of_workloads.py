@@ -10,6 +10,7 @@ from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.facts import torch_handle
 from tidegauge_scheduler_hooks.kubernetes.injection.shares import gpu_share
 from tidegauge_scheduler_hooks.kubernetes.owners import Owned, State, at, time_s
+from tidegauge_scheduler_hooks.kubernetes.team_policies import SAYS_NOTHING, TeamWord
 from tidegauge_scheduler_hooks.kubernetes.workloads import (
     Workload,
     annotations_of,
@@ -51,14 +52,16 @@ def facts_of(
     kinds: Collection[str],
     requeue_unasked: bool,
     shared_gpu_replicas: int | None = None,
+    team: TeamWord = SAYS_NOTHING,
 ) -> SchedulerFacts:
-    """The facts. ``kinds``: those that may be acted on. ``shared_gpu_replicas``: as in ``gpu_share``."""
-    said, can = workload.words, can_do(workload, kinds)
+    """The facts. ``kinds``: those that may be acted on. ``shared_gpu_replicas``: as in ``gpu_share``. ``team``: the
+    word of its namespace."""
+    said, can = workload.words, can_do(workload, kinds) & team.allowed
     started = _started_s(workload)
     return SchedulerFacts(
         incarnation=workload.incarnation,
         running=workload.state is State.RUNNING,
-        requeueable=ActionKind.REQUEUE in can and (requeue_unasked or MAY_REQUEUE in said),
+        requeueable=ActionKind.REQUEUE in can and (requeue_unasked or team.may_requeue or MAY_REQUEUE in said),
         exempt=KEEP in said,
         restarts=workload.attempt + workload.restarts,
         partition=workload.queue,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, ENDED, INCIDENT, REQUEUE, RESTARTING, STOPPED
+from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, ENDED, INCIDENT, RECOMMENDED, REQUEUE, RESTARTING, STOPPED
 from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder, encode, merged
 from tidegauge_scheduler_hooks.kubernetes.owners import OwnerKind
 from tidegauge_scheduler_hooks.kubernetes.ports import Object
@@ -39,7 +39,7 @@ def resume_patch(kind: OwnerKind, obj: Object, order: RequeueOrder, *, by_kueue:
     if changes:
         with suppress(ValueError):
             kept[CHANGES] = encode(changes)
-    over = dict.fromkeys((INCIDENT, STOPPED, ENDED, *(() if by_kueue else (REQUEUE,))))
+    over = dict.fromkeys((INCIDENT, STOPPED, ENDED, RECOMMENDED, *(() if by_kueue else (REQUEUE,))))
     return {**annotate_patch(obj, {**kept, **over}), **({} if by_kueue else _suspended(kind, False))}
 
 

@@ -19,7 +19,7 @@ def test_a_job_that_asked_for_too_much_reads_what_would_do() -> None:
     assert end_sentence(RECORD) == (
         "ended after 2 h (completed); rank 3 on node7: 9.0 GiB of 80.0 GiB reserved (11%), 8.0 GiB allocated, 1.0 GiB "
         "outside PyTorch; this job had 8 × 80.0 GiB, needed 10.0 GiB each at most in the last run; with a margin "
-        "(11.0 GiB) 1/4 of this GPU (MIG, or --gpu-share 1/4) would do; `tidegauge job 4711` has all of it"
+        "(11.0 GiB) 1/4 of this GPU (MIG 2g.20gb, or --gpu-share 1/4) would do; `tidegauge job 4711` has all of it"
     )
 
 

@@ -25,6 +25,10 @@ def test_advice_says_what_was_had_what_was_needed_and_what_would_do() -> None:
         "had 8 × 80.0 GiB, needed 9.0 GiB each at most in 4 runs; with a margin (9.9 GiB) a GPU of 24.0 GiB or 1/8 of "
         "this GPU (MIG, or --gpu-share 1/8) would do"
     )
+    assert advice(usage(highest_bytes=8 * GIB, mean_bytes=8.0 * GIB), []) == (
+        "had 8 × 80.0 GiB, needed 8.0 GiB each at most in 4 runs; with a margin (8.8 GiB) 1/8 of this GPU (MIG "
+        "1g.10gb, or --gpu-share 1/8) would do"
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,6 +49,42 @@ def test_advice_says_what_was_had_what_was_needed_and_what_would_do() -> None:
 )
 def test_a_share_leaves_the_margin_that_earlier_runs_show(changes: dict[str, Any], share: int | None) -> None:
     assert usage(**changes).share == share
+
+
+@pytest.mark.parametrize(
+    ("gpu_gib", "need_gib", "profile"),
+    [
+        (79.1, 8.6, "1g.10gb"),
+        (79.1, 8.7, None),  # 9.57 GiB with the margin: a slice has 9.5
+        (79.65, 17.0, "2g.20gb"),
+        (80.0, 34.0, "3g.40gb"),
+        (39.38, 17.0, "3g.20gb"),
+        (93.6, 20.0, "2g.24gb"),
+        (139.8, 15.0, "1g.18gb"),
+        (139.8, 60.0, "3g.71gb"),
+        (178.35, 19.0, "1g.23gb"),
+        (44.4, 18.0, None),  # an L40S has no MIG
+        (95.0, 20.0, None),  # seven slices or four: nobody knows
+        (80.0, 70.0, None),
+    ],
+)
+def test_mig_profile_is_named_where_the_gpus_profiles_are_known(
+    gpu_gib: float, need_gib: float, profile: str | None
+) -> None:
+    size, need = int(gpu_gib * GIB), int(need_gib * GIB)
+    told = usage(gpu_bytes=size, limit_bytes=size, highest_bytes=need, mean_bytes=float(need))
+    assert told.mig_profile == profile
+    assert SizedUsage.of(told, []).mig_profile == profile
+
+
+@pytest.mark.parametrize(
+    ("changes", "fraction"),
+    [({}, 0.13), ({"ooms": 1}, None), ({"gpu_bytes": 0}, None), ({"limit_bytes": 10 * GIB}, None)],
+)
+def test_fraction_has_the_margin_and_is_less_than_what_the_runs_had(
+    changes: dict[str, Any], fraction: float | None
+) -> None:
+    assert usage(**changes).fraction == fraction
 
 
 def test_there_is_no_advice_where_the_gpu_is_right_or_the_job_ran_out_of_memory() -> None:
@@ -72,7 +112,7 @@ def test_memory_outside_pytorch_that_is_not_known_has_room_in_the_need_and_the_s
     )
     assert advice(run) == (
         "had 80.0 GiB, needed 11.0 GiB (2.0 GiB of it assumed for memory outside PyTorch) at most in the last run; "
-        "with a margin (12.1 GiB) 1/4 of this GPU (MIG, or --gpu-share 1/4) would do"
+        "with a margin (12.1 GiB) 1/4 of this GPU (MIG 2g.20gb, or --gpu-share 1/4) would do"
     )
     known = GpuUsage.of_run(
         gpus=1, ran_s=600.0, limit_bytes=80 * GIB, gpu_bytes=80 * GIB, reserved_bytes=9 * GIB, nontorch_bytes=GIB

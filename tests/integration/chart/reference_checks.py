@@ -25,7 +25,7 @@ RESOURCES = {
         "admissionchecks/status",
         "resourceflavors",
     },
-    "tidegauge.dev": {"memoryincidents", "memoryincidents/status"},
+    "tidegauge.dev": {"memoryincidents", "memoryincidents/status", "memorypolicies", "memorypolicies/status"},
     "events.k8s.io": {"events"},
     "coordination.k8s.io": {"leases"},
     "authentication.k8s.io": {"tokenreviews"},

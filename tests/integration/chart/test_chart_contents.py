@@ -138,6 +138,16 @@ def test_kueues_check_is_answered_only_where_that_is_wanted(full: Rendered, leas
     assert {who for who, _ in changes} == {"controller"}
 
 
+def test_teams_are_heeded_only_where_that_is_wanted(full: Rendered, least: Rendered) -> None:
+    for rendered, wanted in ((full, True), (least, False)):
+        assert options(rendered).memory_policies is wanted
+        assert settings(rendered).kubernetes_memory_policies is wanted
+        given = {(who, verb) for who, what, verb in rights(rendered) if what == "memorypolicies.tidegauge.dev"}
+        assert given == (
+            {(who, verb) for who in ("head", "controller") for verb in ("list", "watch")} if wanted else set()
+        )
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [({"rbac": {"namespaces": ["team-a"]}}, "wait for an answer for ever"),

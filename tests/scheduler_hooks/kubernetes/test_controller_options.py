@@ -45,7 +45,9 @@ def test_everything_can_be_said() -> None:
 
 
 def test_admission_check_is_answered_only_where_that_is_asked_for() -> None:
-    assert parse_options(["--namespace=a", "--no-webhook"]).memory_check is None
+    plain = parse_options(["--namespace=a", "--no-webhook"])
+    assert (plain.memory_check, plain.memory_policies) == (None, False)
+    assert parse_options(["--namespace=a", "--no-webhook", "--memory-policies"]).memory_policies
     asked = ["--memory-check=reject", "--memory-check-within=30", "--needs-file=/etc/needs.tsv"]
     found = parse_options(["--namespace=a", "--no-webhook", *asked]).memory_check
     assert found == MemoryCheckOptions(Path("/etc/needs.tsv"), rejects=True, within_s=30.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from sample_views import job_record
 from scheduler_hooks.kubernetes.kube_world import KubeWorld
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, workload
-from tidegauge.core.job_records.record import JobEnd
-from tidegauge.core.jobs.kubernetes import ENDED
+from tidegauge.core.job_records.record import JobEnd, RankPeak
+from tidegauge.core.jobs.kubernetes import ENDED, RECOMMENDED
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.end_remarks import RemarksEnds
 from tidegauge_scheduler_hooks.kubernetes.events import MAX_NOTE_BYTES
@@ -174,3 +175,30 @@ def test_a_remark_of_any_length_fits(world: KubeWorld) -> None:
     job = ended(world)
     remark(world, job, "\N{WATER WAVE}" * 2000)
     assert len(str(annotation(world, job)).encode()) <= MAX_NOTE_BYTES
+
+
+def test_programs_read_what_the_next_run_could_ask_for(world: KubeWorld) -> None:
+    job = ended(world)
+    peak = RankPeak(1, "node7", 20 << 30, 30 << 30, 80 << 30, nontorch_bytes=1 << 30, gpu_bytes=80 << 30)
+    record = job_record(end=JobEnd.COMPLETED, gpus=8, fullest=peak)
+    for _ in range(2):
+        world.port.remark_end(job, record, TEXT)
+    text = world.running(job)["metadata"]["annotations"][RECOMMENDED]
+    assert json.loads(text) == {
+        "gpus": 8,
+        "needed": f"{31 * 1024}Mi",
+        "withMargin": "34919Mi",
+        "migProfile": "3g.40gb",
+        "share": "1/2",
+        "memoryFraction": 0.43,
+    }
+    assert len(world.kube.called("patch")) == 1
+
+
+def test_run_that_tells_nothing_of_the_need_takes_an_earlier_recommendation_off(world: KubeWorld) -> None:
+    job = ended(world)
+    obj = world.running(job)
+    obj["metadata"]["annotations"][RECOMMENDED] = "{}"
+    world.kube.put(world.kind.resource, obj)
+    world.port.remark_end(job, job_record(end=JobEnd.OOM, ooms=1), TEXT)
+    assert RECOMMENDED not in world.running(job)["metadata"]["annotations"]

@@ -76,6 +76,7 @@ def _kubernetes(settings: Settings, coordinator: Coordinator) -> Any:
     from tidegauge_scheduler_hooks.kubernetes.client.leases import lease_age_s
     from tidegauge_scheduler_hooks.kubernetes.client.watches import ClientWatches
     from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
+    from tidegauge_scheduler_hooks.kubernetes.team_policies import TeamPolicies
     from tidegauge_scheduler_hooks.ports import PermanentError
 
     try:
@@ -98,6 +99,7 @@ def _kubernetes(settings: Settings, coordinator: Coordinator) -> Any:
         kinds=kinds,
         requeue_unasked=settings.kubernetes_requeue == "all",
         shared_gpu_replicas=settings.kubernetes_shared_gpu_replicas,
+        policies=TeamPolicies(watches) if settings.kubernetes_memory_policies else None,
     )
 
 

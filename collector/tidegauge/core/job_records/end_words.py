@@ -57,14 +57,19 @@ def fullest_words(peak: RankPeak) -> str:
 def size_advice(record: JobRecord, sizes: Sequence[int] = ()) -> str | None:
     """What the next run could ask for, by this run alone; ``None`` after a short run, an out-of-memory error, or where
     the GPUs were right."""
+    usage = usage_of(record)
+    return None if usage is None else advice(usage, sizes)
+
+
+def usage_of(record: JobRecord) -> GpuUsage | None:
+    """The run as ``right_size`` sums it up; ``None`` where it tells nothing of what the job needs."""
     peak = record.fullest
     if not peak.limit_bytes or ran_s(record) < MIN_RUN_S or record.ooms:
         return None
-    usage = GpuUsage.of_run(
+    return GpuUsage.of_run(
         gpus=record.gpus or record.world_size, ran_s=ran_s(record), limit_bytes=peak.limit_bytes,
         gpu_bytes=peak.gpu_bytes or 0, reserved_bytes=peak.reserved_bytes, nontorch_bytes=peak.nontorch_bytes,
     )  # fmt: skip
-    return advice(usage, sizes)
 
 
 def ran_s(record: JobRecord) -> float:

@@ -68,6 +68,8 @@ REMARK = PREFIX + "remark"
 """Annotation of a workload: the latest remark."""
 ENDED = PREFIX + "ended"
 """Annotation of a workload: how its latest run ended, and how full its GPUs were."""
+RECOMMENDED = PREFIX + "recommended"
+"""Annotation of a workload, JSON: what its latest run needed of each GPU, and what would have done."""
 LEAK_CONDITION = PREFIX + "GpuMemoryIncident"
 """Condition of pods that ``podFailurePolicy`` can match (``onPodConditions``)."""
 

@@ -7,6 +7,7 @@ had held that much, so waste is never told too high.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple, Optional
@@ -22,6 +23,15 @@ ASSUMED_OUTSIDE_BYTES = 2 << 30
 """For memory outside PyTorch that is not known: ranks with NCCL hold 1.5 GiB (``fraction.CONTEXT_BYTES``)."""
 SHARES = (8, 4, 2)
 """Parts of a GPU's memory that can be had: MIG has eighths, quarters and halves; ``--gpu-share`` any."""
+MIG_SLICES = {8: "1g", 4: "2g", 2: "3g"}
+"""Compute slices of the MIG profile with 1/n of the memory, on GPUs that have seven (NVIDIA's MIG User Guide)."""
+MIG_GPU_GB = (40, 80, 94, 141, 180)
+"""The memory on the label of these GPUs: A100, H100, H200, B200. Of 96 GB there are some with seven slices and some
+with four, and 24 GB tell an A30 from no other."""
+MIG_PART = 0.96
+"""Of 1/n of the GPU's memory that a profile really has: 9.5 GiB of 79.1 are the least (``nvidia-smi mig -lgip``)."""
+MAX_LABEL_EXCESS = 0.035
+"""Of the label, that the driver keeps for itself; GB are read as GiB."""
 MIN_RUN_S = 600.0
 """A shorter run tells nothing of what its job needs."""
 MIN_RUNS = 3
@@ -126,6 +136,24 @@ class GpuUsage(NamedTuple):
         fits = (share for share in SHARES if self.safe_bytes * share <= self.gpu_bytes)
         return next((share for share in fits if self._is_less(self.gpu_bytes / share)), None)
 
+    @property
+    def mig_profile(self) -> Optional[str]:
+        """The name of a MIG profile with ``share`` of the GPU's memory: ``3g.40gb``; ``None``: it has too little, or
+        the GPU is none of those whose profiles are known."""
+        share, gib = self.share, self.gpu_bytes / (1 << 30)
+        if share is None or self.safe_bytes * share > MIG_PART * self.gpu_bytes:
+            return None
+        labels = (label for label in MIG_GPU_GB if (1 - MAX_LABEL_EXCESS) * label <= gib <= label)
+        label = next(labels, None)
+        return None if label is None else f"{MIG_SLICES[share]}.{int(label / share + 0.5)}gb"
+
+    @property
+    def fraction(self) -> Optional[float]:
+        """A memory fraction with the margin, if that is less than what the runs had; ``None`` as for ``share``."""
+        if self.ooms or not self.gpu_bytes or not self._is_less(self.safe_bytes):
+            return None
+        return math.ceil(100 * self.safe_bytes / self.gpu_bytes) / 100
+
     def smaller_gpu(self, sizes: Iterable[int]) -> Optional[int]:
         """The smallest of ``sizes`` (bytes of the cluster's GPUs) that is enough and smaller than what the runs had."""
         fits = [size for size in sizes if self.safe_bytes <= size and self._is_less(size)]
@@ -150,11 +178,16 @@ class SizedUsage(NamedTuple):
     advice: Optional[str]
     """A sentence; ``None``: what they had is right, or too little is known."""
     shared_bytes: Optional[int] = None
-    """As ``GpuUsage.shared_bytes``."""
+    """As ``GpuUsage.shared_bytes``; so are the next two."""
+    mig_profile: Optional[str] = None
+    fraction: Optional[float] = None
 
     @classmethod
     def of(cls, usage: GpuUsage, sizes: Iterable[int]) -> SizedUsage:
-        return cls(usage, usage.safe_bytes, usage.share, advice(usage, sizes), usage.shared_bytes)
+        return cls(
+            usage, usage.safe_bytes, usage.share, advice(usage, sizes), usage.shared_bytes, usage.mig_profile,
+            usage.fraction,
+        )  # fmt: skip
 
 
 def advice(usage: GpuUsage, sizes: Iterable[int] = ()) -> Optional[str]:
@@ -176,7 +209,9 @@ def advice(usage: GpuUsage, sizes: Iterable[int] = ()) -> Optional[str]:
     runs = "the last run" if usage.runs == 1 else f"{usage.runs} runs"
     could = [f"a GPU of {format_bytes(smaller)}"] if smaller is not None else []
     if share is not None:
-        could.append(f"1/{share} of this GPU (MIG, or --gpu-share 1/{share})")
+        could.append(
+            f"1/{share} of this GPU ({' '.join(filter(None, ('MIG', usage.mig_profile)))}, or --gpu-share 1/{share})"
+        )
     return (
         f"had {had}, needed {need}{each} at most in {runs}; with a margin "
         f"({format_bytes(usage.safe_bytes)}) {' or '.join(could)} would do"

@@ -58,6 +58,8 @@ class Options:
     """Put ``LEAK_CONDITION`` on pods of workloads with an incident."""
     webhook: WebhookOptions | None
     memory_check: MemoryCheckOptions | None
+    memory_policies: bool
+    """Write the status of MemoryPolicies."""
     health_host: str
     health_port: int
     log_level: str
@@ -82,6 +84,7 @@ def parse_options(arguments: Sequence[str], *, own_namespace: Path = SERVICE_ACC
         pod_conditions=not given.no_pod_conditions,
         webhook=None if given.no_webhook else _webhook(parser, given),
         memory_check=_memory_check(parser, given),
+        memory_policies=given.memory_policies,
         health_host=given.health_host,
         health_port=given.health_port,
         log_level=given.log_level,
@@ -146,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
         default=60.0,
         help="seconds after which a job passes that could not be compared (%(default)g)",
     )
+    add("--memory-policies", action="store_true", help="say in the status of MemoryPolicies what is in force")
     add("--needs-file", type=Path, metavar="FILE", help="what `tidegauge efficiency --for-admission` prints")
     add("--health-host", metavar="ADDRESS", default="0.0.0.0", help="%(default)s; :: for IPv6")
     add("--health-port", type=_port, metavar="PORT", default=8081, help="/healthz, /readyz, /metrics (%(default)s)")

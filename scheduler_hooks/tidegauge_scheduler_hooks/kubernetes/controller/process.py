@@ -24,6 +24,7 @@ from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import (
     text_page,
 )
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options
+from tidegauge_scheduler_hooks.kubernetes.controller.policy_status import PolicyStatuses
 from tidegauge_scheduler_hooks.kubernetes.controller.reconcile import Reconciler
 from tidegauge_scheduler_hooks.kubernetes.controller.webhook import Webhook
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey, WorkQueue
@@ -73,12 +74,17 @@ class Controller:
         )
         self._look = ClusterState(api, watches, options.kinds, on_key=self._add)
         self._stores = dict(self._look.stores)
-        self._checks: MemoryChecks | None = None
+        self._others: list[MemoryChecks | PolicyStatuses] = []
+        """Those who work on other keys than workloads."""
         if options.memory_check is not None:
-            self._checks = MemoryChecks(
+            checks = MemoryChecks(
                 api, watches, options.memory_check, owner=self._look.by_uid, on_key=self._add, counts=self._counts
             )
-            self._stores |= self._checks.stores
+            self._others.append(checks)
+        if options.memory_policies:
+            self._others.append(PolicyStatuses(api, watches, on_key=self._add, counts=self._counts))
+        for other in self._others:
+            self._stores |= other.stores
         self._webhook = None
         if options.webhook is not None:
             owners = OwnerReader(quick_api, self._look.kinds, self._look.stores)
@@ -107,8 +113,8 @@ class Controller:
         if self._look_at_all.is_set():
             self._look_at_all.clear()
             self._look.tell_all()
-            if self._checks is not None:
-                self._checks.tell_all()
+            for other in self._others:
+                other.tell_all()
         if self._why_out_of_touch() is None:
             self._synced_unix_s = time.time()
 
@@ -154,8 +160,8 @@ class Controller:
             self._queue.done(key)
             return
         try:
-            checks = self._checks if self._checks is not None and self._checks.covers(key) else None
-            again_s = (checks or self._reconciler).reconcile(key)
+            other = next((one for one in self._others if one.covers(key)), None)
+            again_s = (other or self._reconciler).reconcile(key)
         except ConflictError as error:
             log.debug("%s changed in the meantime: %s", key, error)
             self._queue.failed(key)

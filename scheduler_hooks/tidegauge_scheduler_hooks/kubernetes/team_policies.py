@@ -1,0 +1,106 @@
+"""``MemoryPolicy``: a team's word on what may be done to the workloads of its namespace, inside the admin's policy.
+
+It only takes away, but for ``mayRequeue``, which an owner can say on each workload as well. Several in a namespace are
+one: what each of them allows, and may be requeued if one says so and all allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tidegauge.core.incidents.actions import ActionKind
+from tidegauge_scheduler_hooks.kubernetes.owners import at
+from tidegauge_scheduler_hooks.kubernetes.ports import Object, Resource, Watches
+
+MEMORY_POLICIES = Resource("tidegauge.dev", "v1alpha1", "memorypolicies", "MemoryPolicy")
+ALWAYS = frozenset({ActionKind.NOTIFY, ActionKind.SNAPSHOT})
+"""Nobody is kept from hearing of a problem, or from its evidence."""
+NARROWED = tuple(action for action in ActionKind if action not in ALWAYS)
+MAX_QUOTED_CHARS = 40
+
+
+class TeamWord(NamedTuple):
+    """What a namespace's policies say together. By default they say nothing."""
+
+    allowed: frozenset[ActionKind] = frozenset(ActionKind)
+    may_requeue: bool = False
+    said_by: tuple[str, ...] = ()
+    """Their names."""
+
+    def why_not(self, action: ActionKind) -> str | None:
+        """Why the action is not allowed, for people."""
+        if action in self.allowed:
+            return None
+        return f"MemoryPolicy {', '.join(self.said_by)} of its namespace does not allow it"
+
+
+SAYS_NOTHING = TeamWord()
+
+
+class ReadPolicy(NamedTuple):
+    """One policy. What is refused of it is in force as if it had not been said."""
+
+    word: TeamWord
+    refused: tuple[str, ...]
+    """For people."""
+
+
+def read_policy(obj: Object) -> ReadPolicy:
+    """Of an object that may have been written under another definition of the kind. An action that is not known is
+    not allowed by naming it, and an entry that is no list allows nothing: what is unclear is not done."""
+    spec, refused = obj.get("spec"), list[str]()
+    spec = spec if isinstance(spec, Mapping) else {}
+    refused += [
+        f"{str(name)[:MAX_QUOTED_CHARS]} is not known" for name in spec.keys() - {"allowedActions", "mayRequeue"}
+    ]
+    allowed = frozenset(ActionKind)
+    if "allowedActions" in spec:
+        listed = spec["allowedActions"]
+        if not isinstance(listed, list):
+            listed = []
+            refused.append("allowedActions is not a list")
+        known = {action.value: action for action in NARROWED}
+        words = [str(one) for one in listed]
+        refused += [f"{word[:MAX_QUOTED_CHARS]!r} is not an action" for word in words if word not in known]
+        allowed = ALWAYS | {known[word] for word in words if word in known}
+    may_requeue = spec.get("mayRequeue", False) is True
+    if may_requeue and ActionKind.REQUEUE not in allowed:
+        may_requeue = False
+        refused.append("mayRequeue allows what allowedActions leaves out")
+    return ReadPolicy(TeamWord(allowed, may_requeue, (str(at(obj, ("metadata", "name"))),)), tuple(sorted(refused)))
+
+
+def merged_words(words: Iterable[TeamWord]) -> TeamWord:
+    """In any order the same."""
+    said = list(words)
+    allowed = frozenset(ActionKind).intersection(*(word.allowed for word in said))
+    may_requeue = any(word.may_requeue for word in said) and ActionKind.REQUEUE in allowed
+    return TeamWord(allowed, may_requeue, tuple(sorted(name for word in said for name in word.said_by)))
+
+
+def acceptance(read: ReadPolicy) -> tuple[bool, str]:
+    """Whether all of it is in force, and what is, for people."""
+    allowed = [action.value for action in NARROWED if action in read.word.allowed]
+    done = "all that the admin's policy decides" if len(allowed) == len(NARROWED) else ", ".join(allowed) or "nothing"
+    requeue = "; workloads may be requeued" if read.word.may_requeue else ""
+    refused = f". Refused: {'; '.join(read.refused)}" if read.refused else ""
+    return not read.refused, f"Done in this namespace, beside messages: {done}{requeue}{refused}"
+
+
+class TeamPolicies:
+    """The policies of all namespaces, by a watch. Thread-safe."""
+
+    def __init__(self, watches: Watches) -> None:
+        self._store = watches.store(MEMORY_POLICIES)
+
+    @property
+    def problem(self) -> str | None:
+        """Why they are not known, for people; without the definition of the kind there are none."""
+        if self._store.synced or self._store.kind_missing:
+            return None
+        return self._store.problem or "MemoryPolicies have not been listed yet"
+
+    def of(self, namespace: str) -> TeamWord:
+        found = (obj for obj in self._store.all() if obj["metadata"].get("namespace") == namespace)
+        return merged_words(read_policy(obj).word for obj in found)
