@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -84,21 +85,26 @@ def serving(admin: Connection, release: ChartRelease, *, history: Path | None = 
 
 
 def _configuration(name: str, port: int, namespace: str, *, jobs: bool) -> dict[str, Any]:
-    """As the chart has it, but for a URL in the place of a Service, and for a machine that may stand still: who is not
-    answered in time goes on without the webhook."""
-    webhook = {
+    webhook = pod_webhook(port, {"kubernetes.io/metadata.name": namespace})
+    rules = [{"apiGroups": ["batch"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["jobs"]}]
+    on_jobs = {**webhook, "name": "submissions.history.tidegauge.dev", "rules": rules}
+    return {"metadata": {"name": name}, "webhooks": [webhook, *([on_jobs] if jobs else [])]}
+
+
+def pod_webhook(port: int, namespaces: Mapping[str, str], *, trusted: bytes | None = None) -> dict[str, Any]:
+    """As the chart has it, but for a URL in the place of a Service, for namespaces with these labels alone, and for a
+    machine that may stand still: who is not answered in time goes on without the webhook."""
+    bundle = {} if trusted is None else {"caBundle": base64.b64encode(trusted).decode()}
+    return {
         "name": "pods.memory-profile.tidegauge.dev",
-        "clientConfig": {"url": f"https://localhost:{port}/mutate"},
+        "clientConfig": {"url": f"https://localhost:{port}/mutate", **bundle},
         "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "namespaceSelector": {"matchLabels": dict(namespaces)},
         "failurePolicy": "Ignore",
         "timeoutSeconds": 30,
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
     }
-    rules = [{"apiGroups": ["batch"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["jobs"]}]
-    on_jobs = {**webhook, "name": "submissions.history.tidegauge.dev", "rules": rules}
-    return {"metadata": {"name": name}, "webhooks": [webhook, *([on_jobs] if jobs else [])]}
 
 
 def asking(name: str, *, spec: Mapping[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from typing import Any
 
 from fake_ranks import FakeRanks
 from integration.kubernetes.chart_accounts import SYSTEM, installed
-from integration.kubernetes.target import WITHIN_S, KubeTarget, bind
+from integration.kubernetes.played_kubelet import play_kubelet
+from integration.kubernetes.target import WITHIN_S, KubeTarget
 from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.kubernetes.workload_samples import SUBMITTED_WITH, templates_of, workload
 from scheduler_hooks.port_contract import ContractWorld
@@ -162,20 +163,11 @@ class ApiWorld(ContractWorld):
                 self._play_controller(name)
 
     def _play_kubelet(self, name: str, pod: Any) -> None:
-        metadata = pod["metadata"]
-        if metadata.get("deletionTimestamp") and pod["status"].get("phase") == "Running":
-            self._status(pod, {"phase": "Failed"})
-        elif metadata.get("deletionTimestamp"):
-            path = f"/api/v1/namespaces/{self.namespace}/pods/{metadata['name']}"
-            body = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
-            assert self.admin.ask("DELETE", path, body).code in (200, 202, 404, 409)
-        elif pod["status"].get("phase") == "Pending":
+        if pod["status"].get("phase") == "Pending" and not pod["metadata"].get("deletionTimestamp"):
             owner = self.api.get(self.kind.resource, self.namespace, name)
             told = {ATTEMPT: str(attempt_of(owner))}  # by the webhook, which is asked before the pod is there
-            self.api.patch(PODS, self.namespace, metadata["name"], {"metadata": {"annotations": told}})
-            if not pod["spec"].get("nodeName"):  # a pod without a node would go without a trace when it is deleted
-                bind(self.admin, f"/api/v1/namespaces/{self.namespace}/pods", metadata["name"])
-            self._status(pod, running_status(pod))
+            self.api.patch(PODS, self.namespace, pod["metadata"]["name"], {"metadata": {"annotations": told}})
+        if play_kubelet(self.admin, pod):
             self._started[name].append(pod)
 
     def _play_controller(self, name: str) -> None:

@@ -3,7 +3,6 @@ the service with its agent on that node. Pods train on the fake-GPU rig's torch.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -19,7 +18,7 @@ from typing import Any
 from fakegpu.rig import Rig
 from integration.closed_loop_site import EARLY, POLICY
 from integration.kubernetes.chart_accounts import ChartRelease, installed
-from integration.kubernetes.injected_pods import CONFIGURATIONS, PROBE_IMAGE, asking, dry_run, probe_image
+from integration.kubernetes.injected_pods import CONFIGURATIONS, PROBE_IMAGE, asking, dry_run, pod_webhook, probe_image
 from integration.kubernetes.stand_in_pods import Bench
 from integration.kubernetes.target import Connection, KubeTarget
 from integration.needs import missing
@@ -75,7 +74,8 @@ class KubeSite:
         self._certificates.mkdir()
         (self._certificates / "tls.crt").write_bytes(made.certificate)
         (self._certificates / "tls.key").write_bytes(made.key)
-        self.admin.do("POST", CONFIGURATIONS, self._webhook_configuration(made.trusted))
+        webhook = pod_webhook(self._webhook_port, {"tidegauge.dev/test": self.system}, trusted=made.trusted)
+        self.admin.do("POST", CONFIGURATIONS, {"metadata": {"name": self._configuration}, "webhooks": [webhook]})
         self.start_controller()
         del self.service.environ["TIDEGAUGE_RUN_DIR"]  # in pods it has its usual name
         self.service.environ |= self._rig.environ(base=self.service.environ, **self._gpus())
@@ -109,24 +109,6 @@ class KubeSite:
             )  # fmt: skip
         self._controllers.append(process)
         return process
-
-    def _webhook_configuration(self, trusted: bytes) -> dict[str, Any]:
-        """As the chart has it, but for a URL in the place of a Service, for these namespaces alone, and for a machine
-        that may stand still: who is not answered in time goes on without the webhook."""
-        webhook = {
-            "name": "pods.memory-profile.tidegauge.dev",
-            "clientConfig": {
-                "url": f"https://localhost:{self._webhook_port}/mutate",
-                "caBundle": base64.b64encode(trusted).decode(),
-            },
-            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
-            "namespaceSelector": {"matchLabels": {"tidegauge.dev/test": self.system}},
-            "failurePolicy": "Ignore",
-            "timeoutSeconds": 30,
-            "sideEffects": "None",
-            "admissionReviewVersions": ["v1"],
-        }
-        return {"metadata": {"name": self._configuration}, "webhooks": [webhook]}
 
     def adopt(self, namespace: str) -> None:
         """Have the webhook asked about the pods of a namespace."""

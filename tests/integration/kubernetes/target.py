@@ -289,8 +289,11 @@ def for_namespace(namespace: str) -> Mapping[str, str]:
 
 def bind(connection: Connection, pods: str, name: str) -> None:
     """As a scheduler does, to a node that is not there: nobody runs the pod, but its deletion has a grace."""
-    target = {"kind": "Node", "name": "no-such-node"}
-    connection.do("POST", f"{pods}/{name}/binding", {"metadata": {"name": name}, "target": target})
+    connection.do("POST", f"{pods}/{name}/binding", binding(name, "no-such-node"))
+
+
+def binding(pod: str, node: str) -> Object:
+    return {"metadata": {"name": pod}, "target": {"kind": "Node", "name": node}}
 
 
 def evict(connection: Connection, pods: str, name: str) -> Answer:

@@ -1,5 +1,6 @@
-"""Kueue beside workloads: transcribed from kubernetes-sigs/kueue ff69552e79 (2026-08-22), each step with its file. One
-queue with room for everything while ``has_room``; no fair sharing, no slices, no MultiKueue.
+"""Kueue beside workloads: transcribed from kubernetes-sigs/kueue ff69552e79 (2026-08-22), each step with its file, and
+held against what efa3c9d749 (2026-08-20) itself wrote (docs/testing.md). One queue with room for everything while
+``has_room``; no fair sharing, no slices, no MultiKueue.
 
 What counts here: when it suspends and resumes a workload, and what it then writes into the pod templates.
 """
@@ -145,12 +146,14 @@ class Kueue:
 
     def _stop_job(self, obj: Any, sets: Sequence[Any]) -> bool:
         """pkg/controller/jobs/job/job_controller.go, ``Stop``: the template is always put back, whether the Job was
-        suspended before or not."""
+        suspended before or not. Three patches, and others see what is between them."""
         if not obj["spec"].get("suspend"):
             obj["spec"]["suspend"] = True
             obj["metadata"].setdefault("annotations", {})[STOPPING] = "true"
-        if obj.get("status"):
+            obj = copy.deepcopy(dict(self._kube.put(JOB.resource, obj)))
+        if at(obj, ("status", "startTime")):
             obj["status"]["startTime"] = None
+            obj = copy.deepcopy(dict(self._kube.put(JOB.resource, obj)))
         if sets:
             _restore(obj["spec"]["template"], sets[0]["template"])
         obj["metadata"].get("annotations", {}).pop(STOPPING, None)
@@ -176,7 +179,11 @@ class Kueue:
         infos = [
             {
                 "annotations": {"kueue.x-k8s.io/workload": name},
-                "labels": {"kueue.x-k8s.io/podset": one["name"]},
+                "labels": {  # AssignmentLabels (reconciler.go), PodSetLabel
+                    "kueue.x-k8s.io/podset": one["name"],
+                    "kueue.x-k8s.io/local-queue-name": workload["spec"]["queueName"],
+                    "kueue.x-k8s.io/cluster-queue-name": "all",
+                },
                 "nodeSelector": FLAVOR,
             }
             for one in workload["spec"]["podSets"]
@@ -265,7 +272,10 @@ def _set_suspended(kind: OwnerKind, obj: Any, suspended: bool) -> None:
 
 
 def _is_active(kind: OwnerKind, obj: Object) -> bool:
-    """``IsActive`` of each integration."""
+    """``IsActive`` of each integration. Pods of a Job that terminate do not count, so its quota is given to others
+    while they still run."""
+    if kind is JOB:
+        return bool(at(obj, ("status", "active")))
     if kind.name == "RayJob":
         return (at(obj, ("status", "jobDeploymentStatus")) or "") not in ("", "Suspended")
     return kind.busy(obj.get("status") or {})

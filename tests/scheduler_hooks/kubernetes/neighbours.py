@@ -3,9 +3,10 @@ with its file. They work on ``list``, ``put`` and ``remove`` of an API server, a
 every object.
 
 Versions: kubernetes 1.36 (pkg/controller/job), kubernetes-sigs/jobset 08dfbdfd, kubeflow/trainer 8c0f5059b,
-kubeflow/training-operator v1.9.0, ray-project/kuberay feeaf72fa. Left out: failures, success policies, deadlines, and
-whatever does not touch templates, suspension or pods. Pods run as soon as they are made, and end as soon as they are
-deleted.
+kubeflow/training-operator v1.9.0, ray-project/kuberay feeaf72fa; held against what kubernetes 1.36.2, jobset v0.12.0,
+trainer v2.3.0, training-operator v1.9.4 and kuberay v1.7.0 themselves wrote (docs/testing.md). Left out: failures,
+success policies, deadlines, and whatever does not touch templates, suspension or pods. Pods run as soon as they are
+made, and end as soon as they are deleted.
 """
 
 from __future__ import annotations
@@ -198,15 +199,22 @@ class Neighbours:
         elif stage in ("Initializing", "Running") and suspend:  # updateStatusToSuspendingIfNeeded
             status["jobDeploymentStatus"] = "Suspending"
         elif stage == "Initializing":  # getOrCreateRayClusterInstance, constructRayClusterForRayJob
-            labels = {"ray.io/originated-from-cr-name": job["metadata"]["name"]}
-            metadata = self._metadata(job, status["rayClusterName"], labels)
+            metadata = self._metadata(job, status["rayClusterName"], job["metadata"].get("labels") or {})
+            metadata["labels"]["ray.io/originated-from-cr-name"] = job["metadata"]["name"]
+            metadata["annotations"] = dict(job["metadata"].get("annotations") or {})  # ours, too
             self._kube.put(RAYCLUSTERS, {"metadata": metadata, "spec": copy.deepcopy(job["spec"]["rayClusterSpec"])})
+            # createK8sJobIfNeed: the submitter, by the name of the RayJob
+            container = {"name": "ray-job-submitter", "image": "ray"}
+            submitter = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+            metadata = self._metadata(job, job["metadata"]["name"], {})
+            self._kube.put(JOBS, {"metadata": metadata, "spec": {"template": submitter}})
             status.update(jobDeploymentStatus="Running", startTime=self.now())
-        elif stage == "Suspending":  # deleteClusterResources; the status is reset
-            for cluster in self._below(RAYCLUSTERS, job):
-                self._delete(self._below(PODS, cluster))
-                self._kube.remove(RAYCLUSTERS, cluster["metadata"]["namespace"], cluster["metadata"]["name"])
-            status.update(jobDeploymentStatus="Suspended", rayClusterName="", startTime=None)
+        elif stage == "Suspending":  # deleteClusterResources, deleteSubmitterJob; startTime stays
+            for resource in (RAYCLUSTERS, JOBS):
+                for made in self._below(resource, job):
+                    self._delete(self._below(PODS, made))
+                    self._kube.remove(resource, made["metadata"]["namespace"], made["metadata"]["name"])
+            status.update(jobDeploymentStatus="Suspended", rayClusterName="")
         elif stage == "Suspended" and not suspend:
             status["jobDeploymentStatus"] = ""
         self._write(RAYJOBS, job)

@@ -37,8 +37,9 @@ class QueuedWorld:
         self.kueue = Kueue(self.kube)
         self._queued = queued
 
-    def submit(self) -> None:
+    def submit(self, change: Callable[[Any], None] = lambda _: None) -> None:
         body = workload(self.key.kind, "train")
+        change(body)
         if self.kind.name == "JobSet":
             body["spec"]["replicatedJobs"][1]["replicas"] = 1
         if self._queued:  # the webhooks of Kueue (jobframework/defaults.go)

@@ -96,7 +96,6 @@ def without_the_cap(pod: Any) -> None:
     ("change", "lacks", "why"),
     [
         (without_webhook, "the attempt number 1, ", "was made without Tidegauge's webhook"),
-        (unlabelled, "the attempt number 1, ", "it has no label tidegauge.dev/memory-profile"),
         (by_policy, "the attempt number 1, ", "prepared by a MutatingAdmissionPolicy"),
         (unread, "the attempt number 1", "could not be read: no answer in time"),
         (stale, "the attempt number 1", "was told attempt 0"),
@@ -112,6 +111,33 @@ def test_what_a_new_pod_lacks_is_said_with_the_reason(change: Any, lacks: str, w
     assert lacks in note
     assert why in note
     assert RESTARTING not in world.annotations
+
+
+def test_a_pod_whose_template_has_no_label_proves_nothing_before_one_that_has_it_is_there() -> None:
+    """A head or driver without a GPU: KubeRay and JobSets in order make it first, and the webhook leaves it alone."""
+    world, process = restarted(**CURE)
+    (watched,) = world.pods
+    change_pod(world, unlabelled)
+    assert process.work() is not None, "it looks again"
+    assert told(world) == []
+    world.kube.put(PODS, watched)
+    process.work()
+    ((reason, _),) = told(world)
+    assert reason == "GpuMemoryRestarted"
+
+
+def test_without_a_label_in_its_templates_any_new_pod_proves() -> None:
+    """The label was the namespace's, and the webhook copies it to pods."""
+    world, process = restarted(**CURE)
+    change_pod(world, unlabelled)
+    obj = world.obj
+    del obj["spec"]["template"]["metadata"]["labels"][PROFILE_LABEL]
+    world.kube.put(world.kind.resource, obj)
+    assert process.work() is None
+    ((reason, note),) = told(world)
+    assert reason == "GpuMemorySettingsMissing"
+    assert "the attempt number 1, " in note
+    assert "it has no label tidegauge.dev/memory-profile" in note
 
 
 def test_a_pod_that_a_late_watch_still_shows_proves_nothing() -> None:

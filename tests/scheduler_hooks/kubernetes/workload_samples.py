@@ -62,14 +62,15 @@ def _spec(kind: str) -> dict[str, Any]:
     if kind == "TrainJob":
         return {"runtimeRef": {"name": "torch-distributed"}, "trainer": {"numNodes": 1}}
     if kind == "PyTorchJob":
-        replica = {"replicas": 1, "restartPolicy": "OnFailure", "template": template()}
+        replica: Any = {"replicas": 1, "restartPolicy": "OnFailure", "template": template()}
+        replica["template"]["spec"]["containers"][0]["name"] = "pytorch"  # its webhook asks for one of that name
         return {"pytorchReplicaSpecs": {"Master": replica, "Worker": copy.deepcopy(replica)}, "runPolicy": {}}
     return {
         "entrypoint": "python train.py",
         "shutdownAfterJobFinishes": True,
         "rayClusterSpec": {
             "headGroupSpec": {"rayStartParams": {}, "template": template()},
-            "workerGroupSpecs": [{"groupName": "gpu", "replicas": 1, "template": template()}],
+            "workerGroupSpecs": [{"groupName": "gpu", "replicas": 1, "rayStartParams": {}, "template": template()}],
         },
     }
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from tidegauge.core.jobs.kubernetes import INCIDENT, REQUEUE, RESTARTING
+from tidegauge.core.jobs.kubernetes import INCIDENT, PROFILE_LABEL, REQUEUE, RESTARTING
 from tidegauge_scheduler_hooks.kubernetes.controller.steps import StepSurroundings, is_marked, needs_proof
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.kueue import find_queue_workload
@@ -59,7 +60,7 @@ class ClusterState:
     def surroundings(self, workload: Workload) -> StepSurroundings:
         """The further inputs of ``next_step``. Raises ``TemporaryError``, ``PermanentError``."""
         if workload.order is None and needs_proof(workload):
-            return StepSurroundings(unfinished=self._unfinished(workload))
+            return StepSurroundings(unfinished=self._telling(workload))
         if workload.order is None or workload.state is State.FINISHED:
             return StepSurroundings()
         ending = self._ending(workload) if workload.state is State.SUSPENDED else ()
@@ -69,6 +70,15 @@ class ClusterState:
         """Those that the watch shows: while there are some, a list of all pods of the namespace each few seconds would
         tell nothing new. That none is left the API server has to say."""
         return workload.living if self.stores[PODS].current and workload.living else self._unfinished(workload)
+
+    def _telling(self, workload: Workload) -> tuple[Object, ...]:
+        """Those of ``_unfinished`` that show with what it was started again. Where its templates name the label, pods
+        without it are a head, a driver or a submitter, which the webhook leaves alone and which often come first."""
+        pods = self._unfinished(workload)
+        made_from = (workload.obj, *self._directory.links_of(workload.obj))
+        if any(PROFILE_LABEL in json.dumps(obj.get("spec")) for obj in made_from):
+            pods = tuple(pod for pod in pods if PROFILE_LABEL in labels_of(pod))
+        return pods
 
     def _unfinished(self, workload: Workload) -> tuple[Object, ...]:
         """Ask the API server, without a label: a pod that is not in a cache, or not watched, may run all the same."""

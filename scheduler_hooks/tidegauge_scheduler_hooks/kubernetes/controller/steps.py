@@ -25,8 +25,8 @@ class StepSurroundings:
     """Facts from the API server that an order needs, and that cost too much to be asked always."""
 
     unfinished: tuple[Object, ...] = ()
-    """All pods below a workload that is suspended, or owes a proof, that have not ended, watched or not; those being
-    deleted count."""
+    """All pods below a workload that is suspended that have not ended, watched or not; those being deleted count. Below
+    one that owes a proof, those of them that can show it."""
     queue_workload: Object | None = None
     """Kueue's Workload."""
 
