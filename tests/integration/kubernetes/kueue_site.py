@@ -53,7 +53,8 @@ class OurProcesses:
         self.release = stack.enter_context(installed(kube, system, folder, {"workloads": {"actions": True}}))
         port = free_port()
         arguments = [
-            f"--kubeconfig={self.release.kubeconfig('controller')}", f"--namespace={system}", "--webhook-host=127.0.0.1", f"--webhook-port={port}",
+            f"--kubeconfig={self.release.kubeconfig('controller')}", f"--namespace={system}",
+            "--webhook-host=127.0.0.1", f"--webhook-port={port}",
             f"--probe-image={PROBE_IMAGE}", f"--certificate-dir={folder}",
         ]  # fmt: skip
         self.process = stack.enter_context(running_controller(folder, arguments))
