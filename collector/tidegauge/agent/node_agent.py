@@ -227,6 +227,10 @@ class NodeAgent:
         each poll searches first."""
         self._search.start(self._settings.poll_period_s)
 
+    def may_report(self) -> bool:
+        """Whether the ranks that were there before this agent are in its views, as far as that is waited for."""
+        return self._search.may_report
+
     def poll(self) -> None:
         """One round of reading and judging. Never raises: what fails shows in ``view().collect_success``."""
         with self._polling:

@@ -13,7 +13,7 @@ from open_files import open_below
 from sample_views import identity
 from tidegauge.agent.ranks.watches import WatchedRanks
 from tidegauge.agent.rings.discovery import RingFile, RingFinder
-from tidegauge.agent.search_thread import STALE_AFTER_S
+from tidegauge.agent.search_thread import FIRST_REPORT_S, STALE_AFTER_S
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank, ProcessId
 from tidegauge.core.jobs.kubernetes import PodCgroup
 from waiting import eventually
@@ -104,6 +104,25 @@ def test_the_first_poll_shows_the_ranks_that_were_there_before_the_agent(
         node.start_rank(process=ProcessId(pid, 3), who=who).record()
     node.agent.start_searching()
     assert len(shown(node)) == 10
+    node.agent.close()
+
+
+def test_an_agent_polls_though_its_first_look_hangs_and_does_not_report_yet(
+    tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report without the ranks would seem to report their end."""
+    monkeypatch.setattr("tidegauge.agent.search_thread.FIRST_LOOKS_S", 0.01)
+    node = FakeNode(tmp_path / "run")
+    start(node, VICTIM, "llm").record()
+    folders.free.clear()
+    node.agent.start_searching()
+    assert shown(node) == {}
+    assert not node.agent.may_report()
+    node.poll(FIRST_REPORT_S + 1)
+    assert node.agent.may_report(), "it does not come to its end at all"
+    folders.free.set()
+    eventually(lambda: VICTIM in shown(node))
+    assert node.agent.may_report()
     node.agent.close()
 
 
