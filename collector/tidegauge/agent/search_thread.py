@@ -33,7 +33,8 @@ MAX_FIRST_LOOKS = 8
 FIRST_LOOKS_S = 5.0
 """For so long a start waits for these: a page without the ranks would end their series, and none at all is worse."""
 FIRST_REPORT_S = 30.0
-"""For so long reports wait for them: one without the ranks would seem to report their end."""
+"""For so long reports wait for them, and for the opener: one without the ranks would seem to report their end. An agent
+that does not report is replaced after 60 s."""
 
 
 class NodeSearch:
@@ -68,6 +69,8 @@ class NodeSearch:
         self._thread: threading.Thread | None = None
         self._started_ns = 0
         self._has_looked = threading.Event()
+        self._has_found_all = False
+        """The ranks that were there at the start."""
         self._stop = threading.Event()
 
     @property
@@ -88,7 +91,7 @@ class NodeSearch:
     def may_report(self) -> bool:
         """Whether the ranks that were there at the start have been found, or not for ``FIRST_REPORT_S``."""
         waited_ns = self._clock.monotonic_ns() - self._started_ns
-        return not self.is_apart or self._has_looked.is_set() or waited_ns > FIRST_REPORT_S * 1e9
+        return not self.is_apart or self._has_found_all or waited_ns > FIRST_REPORT_S * 1e9
 
     def close(self) -> bool:
         """End the thread; false if a look hangs, which is not waited for."""
@@ -203,6 +206,8 @@ class NodeSearch:
             looks += 1
             if found and looks < MAX_FIRST_LOOKS and not self._has_looked.is_set():
                 continue
+            if self._sources.success.get("opener", True) and not (found and self._has_looked.is_set()):
+                self._has_found_all = True
             self._has_looked.set()
             self._stop.wait(every_s)
 
