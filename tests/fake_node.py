@@ -15,6 +15,8 @@ from tidegauge.agent.evidence.collector import open_evidence_collector
 from tidegauge.agent.evidence.node_profiles import NodeProfiles
 from tidegauge.agent.kubernetes.pods import PodBook
 from tidegauge.agent.node_agent import NodeAgent
+from tidegauge.agent.opening.local import LOCAL
+from tidegauge.agent.opening.port import Opener
 from tidegauge.agent.ports import (
     Detector,
     GpuReading,
@@ -357,6 +359,7 @@ class FakeNode:
         wall_s: Callable[[], float] = lambda: 0.0,
         state: AgentState | None = None,
         machine: FakeNode | None = None,
+        opener: Opener = LOCAL,
     ) -> None:
         """``machine``: of another agent, which this one follows.
         ``evidence``: with a real collector, by these settings; ``profiles``: with these in place of its own.
@@ -397,6 +400,7 @@ class FakeNode:
             time_to_read=TenantTime(wall_share=WALL_SHARE, cpu_s=lambda: 0.0, wall_s=wall_s),
             detector_factory=detector_factory or self._new_detector,
             state=state,
+            opener=opener,
         )
         _agents.append(self.agent)
 

@@ -215,6 +215,7 @@ class NodeAgent:
         self._polling = threading.Lock()
         self._closed = False
         self._poll_failures = 0
+        self._may_report = False
         self._sources = SourceHealths(clock)
         self._view = NodeView(hostname=hostname, cluster=settings.cluster, now_unix_s=clock.unix_s())
         self._viewed_ns = clock.monotonic_ns()
@@ -226,6 +227,10 @@ class NodeAgent:
         """Search apart from the polls from now on, so that they never wait for anybody's files. Without this call
         each poll searches first."""
         self._search.start(self._settings.poll_period_s)
+
+    def may_report(self) -> bool:
+        """Whether the ranks that were there before this agent are in its view, as far as that is waited for."""
+        return self._may_report
 
     def poll(self) -> None:
         """One round of reading and judging. Never raises: what fails shows in ``view().collect_success``."""
@@ -413,6 +418,7 @@ class NodeAgent:
             self._watches.look_after_processes(now_s)
         gpus, gpus_mono_ns = self._read_gpus()
         self._search.hear_of_gpus(frozenset(pid for gpu in gpus for pid in gpu.process_bytes or ()))
+        self._may_report = self._search.may_report  # before what was found is taken
         with self._sources.measured("rings"):
             self._watches.take(self._search.found(), now_s)
             self._watches.read(gpus, gpus_mono_ns=gpus_mono_ns, now_s=now_s)

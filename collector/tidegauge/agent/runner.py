@@ -169,7 +169,7 @@ class AgentRunner:
 
     ``metrics_address`` is called at each report: the port may be known only after the start. ``monotonic_s`` is the
     clock; ``wait`` sleeps so many seconds and returns true to stop. ``after_poll`` is called in
-    the runner's thread; it raises nothing.
+    the runner's thread; it raises nothing. No report is made until ``may_report``.
     """
 
     def __init__(
@@ -186,6 +186,7 @@ class AgentRunner:
         monotonic_s: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
         after_poll: Callable[[], None] = lambda: None,
+        may_report: Callable[[], bool] = lambda: True,
     ) -> None:
         self._agent = agent
         self._reporter = reporter
@@ -203,6 +204,7 @@ class AgentRunner:
         """Orders have results that are not reported yet."""
         self._wait = wait or self._sleep
         self._after_poll = after_poll
+        self._may_report = may_report
         self._carrier = OrderCarrier(agent.carry_out, announce=self._announce, tenant_of=agent.tenant_of)
         self._thread: threading.Thread | None = None
         self._report_fails = False
@@ -234,7 +236,7 @@ class AgentRunner:
                 self._agent.poll()
                 self._after_poll()
                 self._guarded(self._hear)
-            if reports.is_due(now_s):
+            if reports.is_due(now_s) and self._may_report():
                 self._guarded(self._report)
             if self._wait(max(0.0, min(polls.due_s, reports.due_s) - self._monotonic_s())):
                 return

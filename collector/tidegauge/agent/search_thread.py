@@ -30,6 +30,11 @@ STALE_AFTER_S = 10.0
 CLOSE_WAITS_S = 5.0
 MAX_FIRST_LOOKS = 8
 """One look opens a few hundred rings, and of each tenant some eighty."""
+FIRST_LOOKS_S = 5.0
+"""For so long a start waits for these: a page without the ranks would end their series, and none at all is worse."""
+FIRST_REPORT_S = 30.0
+"""For so long reports wait for them, and for the opener: one without the ranks would seem to report their end. An agent
+that does not report is replaced after 60 s."""
 
 
 class NodeSearch:
@@ -62,6 +67,10 @@ class NodeSearch:
         self._began_ns: int | None = None
         """When the look that is under way began."""
         self._thread: threading.Thread | None = None
+        self._started_ns = 0
+        self._has_looked = threading.Event()
+        self._has_found_all = False
+        """The ranks that were there at the start."""
         self._stop = threading.Event()
 
     @property
@@ -69,18 +78,20 @@ class NodeSearch:
         return self._thread is not None
 
     def start(self, every_s: float) -> None:
-        """Look now, and then every ``every_s`` until ``close``. An agent that reports before its ranks are found would
-        seem to report their end."""
-        for _ in range(MAX_FIRST_LOOKS):
-            before = len(self._found)
-            with self.under_way():
-                self.look()
-            if len(self._found) == before:
-                break
+        """Look every ``every_s`` until ``close``. Returns when the ranks that there are have been found, or after
+        ``FIRST_LOOKS_S``."""
         if self._evidence is not None:
             self._evidence.is_searched_apart = True
+        self._started_ns = self._clock.monotonic_ns()
         self._thread = threading.Thread(target=self._run, args=(every_s,), name="tidegauge-search", daemon=True)
         self._thread.start()
+        self._has_looked.wait(FIRST_LOOKS_S)
+
+    @property
+    def may_report(self) -> bool:
+        """Whether the ranks that were there at the start have been found, or not for ``FIRST_REPORT_S``."""
+        waited_ns = self._clock.monotonic_ns() - self._started_ns
+        return not self.is_apart or self._has_found_all or waited_ns > FIRST_REPORT_S * 1e9
 
     def close(self) -> bool:
         """End the thread; false if a look hangs, which is not waited for."""
@@ -95,8 +106,8 @@ class NodeSearch:
         self._do_requests()
         return True
 
-    def look(self) -> None:
-        """One look at everything. Never raises."""
+    def look(self) -> int:
+        """One look at everything; how many rings it found. Never raises."""
         self._began_ns = self._clock.monotonic_ns()
         now_s = self._began_ns / 1e9
         if self._evidence is not None and self.is_apart:
@@ -110,9 +121,12 @@ class NodeSearch:
                 self._containers.look(now_s, self._gpu_pids, self._skips)
         with self._measured("launches"):
             self._launches.look(now_s)
+        found: list[FoundRing] = []
         with self._measured("rings"):
-            self._found.extend(self._rings.look(now_s))
+            found = self._rings.look(now_s)
+            self._found.extend(found)
         self._began_ns = None
+        return len(found)
 
     def _search_evidence(self, evidence: EvidenceCollector, now_s: float) -> None:
         if self._containers is not None:
@@ -185,9 +199,16 @@ class NodeSearch:
                     _log.exception("a ring could not be closed")
 
     def _run(self, every_s: float) -> None:
+        looks = 0
         while not self._stop.is_set():
             with self.under_way():
-                self.look()
+                found = self.look()
+            looks += 1
+            if found and looks < MAX_FIRST_LOOKS and not self._has_looked.is_set():
+                continue
+            if self._sources.success.get("opener", True) and not (found and self._has_looked.is_set()):
+                self._has_found_all = True
+            self._has_looked.set()
             self._stop.wait(every_s)
 
     def _measured(self, source: str) -> AbstractContextManager[None]:

@@ -104,6 +104,7 @@ class Stage:
     after_wait: Callable[[], None] = lambda: None
     address: str | None = None
     """Of ``/metrics``; ``None``: another one every second."""
+    reports_from_s: float = 0.0
 
     def run(
         self, agent: FakeAgent, until_s: float, *, poll_period_s: float = 0.5, report_period_s: float = 1.0
@@ -124,6 +125,7 @@ class Stage:
             metrics_address=lambda: self.address or f"node-a:{int(self.clock.now_s)}",
             monotonic_s=self.clock.monotonic_s,
             wait=wait,
+            may_report=lambda: self.clock.now_s >= self.reports_from_s,
         ).run()
 
 
@@ -135,6 +137,14 @@ def test_polls_and_reports_in_their_own_rhythms_beginning_at_once() -> None:
     assert [summary.sent_unix_s for summary in stage.reporter.summaries] == [0, 1, 2]
     assert [summary.metrics_address for summary in stage.reporter.summaries] == ["node-a:0", "node-a:1", "node-a:2"]
     assert (stage.reporter.summaries[0].node_id, stage.reporter.summaries[0].incarnation) == ("n1", "i1")
+
+
+def test_polls_do_not_wait_until_reports_may_be_made() -> None:
+    stage = Stage(reports_from_s=1.7)
+    agent = FakeAgent(stage.clock)
+    stage.run(agent, until_s=4)
+    assert agent.polls_s[:4] == [0, 0.5, 1, 1.5]
+    assert [summary.sent_unix_s for summary in stage.reporter.summaries] == [2, 3]
 
 
 def test_a_slow_poll_does_not_shift_the_rhythm_and_a_missed_one_is_left_out() -> None:

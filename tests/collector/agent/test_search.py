@@ -5,18 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from fake_node import FakeNode, FakeRank
 from open_files import open_below
 from sample_views import identity
+from tidegauge.agent.opening.local import LOCAL
+from tidegauge.agent.opening.remote import OpenerAwayError
 from tidegauge.agent.ranks.watches import WatchedRanks
 from tidegauge.agent.rings.discovery import RingFile, RingFinder
-from tidegauge.agent.search_thread import STALE_AFTER_S
+from tidegauge.agent.search_thread import FIRST_REPORT_S, STALE_AFTER_S
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank, ProcessId
 from tidegauge.core.jobs.kubernetes import PodCgroup
 from waiting import eventually
+
+if TYPE_CHECKING:
+    from tidegauge.agent.opening.port import Opener
 
 VICTIM, NEWCOMER = ProcessId(7, 7), ProcessId(9, 9)
 
@@ -104,6 +110,54 @@ def test_the_first_poll_shows_the_ranks_that_were_there_before_the_agent(
         node.start_rank(process=ProcessId(pid, 3), who=who).record()
     node.agent.start_searching()
     assert len(shown(node)) == 10
+    node.agent.close()
+
+
+def test_an_agent_polls_though_its_first_look_hangs_and_does_not_report_yet(
+    tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report without the ranks would seem to report their end."""
+    monkeypatch.setattr("tidegauge.agent.search_thread.FIRST_LOOKS_S", 0.01)
+    node = FakeNode(tmp_path / "run")
+    start(node, VICTIM, "llm").record()
+    folders.free.clear()
+    node.agent.start_searching()
+    assert shown(node) == {}
+    assert not node.agent.may_report()
+    node.poll(FIRST_REPORT_S + 1)
+    assert node.agent.may_report(), "it does not come to its end at all"
+    folders.free.set()
+    eventually(lambda: VICTIM in shown(node))
+    node.agent.close()
+
+
+class SilentOpener:
+    """An opener that answers nothing until it is told to."""
+
+    def __init__(self, answers: threading.Event) -> None:
+        self.answers = answers
+
+    def check(self) -> None:
+        if not self.answers.is_set():
+            raise OpenerAwayError("it has not answered yet")
+
+    def __getattr__(self, name: str) -> Any:
+        self.check()
+        return getattr(LOCAL, name)
+
+
+def test_reports_wait_for_the_ranks_that_a_silent_opener_hides(tmp_path: Path) -> None:
+    """The agent was killed while the opener was stopped: the jobs go on, and so do their incidents."""
+    answers = threading.Event()
+    node = FakeNode(tmp_path / "run", opener=cast("Opener", SilentOpener(answers)))
+    start(node, VICTIM, "llm").record()
+    node.agent.start_searching()
+    assert shown(node) == {}
+    assert node.agent.view().collect_success["opener"] is False
+    assert not node.agent.may_report()
+    answers.set()
+    eventually(lambda: shown(node) and node.agent.may_report())
+    assert VICTIM in shown(node)
     node.agent.close()
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tidegauge.agent.direct_reporter import DirectReporter
 from tidegauge.agent.node_agent import NodeAgent, StaleViewError, open_node_agent
+from tidegauge.agent.rings.discovery import RingFinder
 from tidegauge.cluster.ray_service.agent_place import AgentKind, AgentPlace, look_at_place
 from tidegauge.cluster.ray_service.agent_service import AgentService
 from tidegauge.core.jobs.settings import JobSettings, digest
@@ -102,6 +103,31 @@ def test_agent_service_exports_no_rank_while_polls_hang(
         assert 'tidegauge_collect_success{source="view"} 0.0' in page
         assert "tidegauge_rank_" not in page
     finally:
+        other.stop()
+
+
+def test_agent_service_serves_metrics_and_gives_signs_of_life_while_its_first_look_hangs(
+    tmp_path: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its supervisor killed it after a minute, and every one after it, for as long as an opener was stopped."""
+    answers = threading.Event()
+    monkeypatch.setattr("tidegauge.agent.search_thread.FIRST_LOOKS_S", 0.01)
+    monkeypatch.setattr(RingFinder, "new_rings", lambda *_: answers.wait() and [])
+    place = AgentPlace(tmp_path / "agent.lock", AgentKind.ENGINE)
+    assert place.take()
+    other = service(tmp_path, listener, place=place)
+    other.start()
+    try:
+        first = look_at_place(tmp_path / "agent.lock")
+        eventually(lambda: look_at_place(tmp_path / "agent.lock").beat_ns > first.beat_ns)
+        address = str(other.metrics_address).replace("node7", "127.0.0.1")
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as answer:
+            assert b"tidegauge_collect_success" in answer.read()
+        assert not listener.heard, "a report without the ranks would seem to report their end"
+        answers.set()
+        assert listener.twice.wait(PATIENCE_S)
+    finally:
+        answers.set()
         other.stop()
 
 

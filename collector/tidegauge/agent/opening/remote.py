@@ -10,7 +10,7 @@ import os
 import socket as sockets
 import struct
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -35,8 +35,12 @@ from tidegauge.agent.opening.wire import (
 )
 from tidegauge.core.ids import ProcessId
 
+ANSWER_S = 2.0
+"""An answer takes some 0.1 ms. After this long the opener is asked whether it answers at all."""
+PING_S = 1.0
+"""For that answer."""
 PATIENCE_S = 20.0
-"""For one answer, which takes some 0.1 ms: longer than a pause for too many requests."""
+"""For one answer of an opener that answers others: longer than a pause for too many requests."""
 MAX_IDLE = 32
 """Connections kept for later."""
 
@@ -48,28 +52,46 @@ class OpenerAwayError(OSError):
         super().__init__(errno.ECOMM, f"the opener does not answer: {why}")
 
 
+def connected_to_root(path: Path) -> sockets.socket:
+    """A connection to the socket of a process of root's. Raises ``OSError``."""
+    connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET | sockets.SOCK_CLOEXEC)
+    try:
+        connection.settimeout(ANSWER_S)
+        connection.connect(str(path))
+        if (peer := peer_of(connection)).uid != 0:
+            raise PermissionError(errno.EPERM, f"uid {peer.uid} listens there, not root")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 class OpenerConnection:
     """One connection to the opener. For one thread at a time."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises ``OpenerAwayError``."""
-        self._socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET | sockets.SOCK_CLOEXEC)
+    def __init__(
+        self,
+        path: Path,
+        *,
+        is_awake: Callable[[], bool] = lambda: True,
+        connect: Callable[[Path], sockets.socket] = connected_to_root,
+    ) -> None:
+        """``is_awake``: whether the opener answers others, asked when an answer is late. Raises
+        ``OpenerAwayError``."""
+        self._is_awake = is_awake
         try:
-            self._socket.settimeout(PATIENCE_S)
-            self._socket.connect(str(path))
-            if (peer := peer_of(self._socket)).uid != 0:
-                raise PermissionError(errno.EPERM, f"uid {peer.uid} listens there, not root")
+            self._socket = connect(path)
         except OSError as error:
-            self._socket.close()
             raise OpenerAwayError(error) from error
 
     def ask(self, request: OpenerRequest) -> tuple[OpenerReply, int | None]:
         """The answer, and a descriptor that the caller closes. Raises what the opener met: ``UnsafeFileError``,
         ``OSError``; ``OpenerAwayError`` leaves the connection of no more use."""
         try:
-            self._socket.sendall(encode_request(request))
-            data, descriptors = receive(self._socket, MAX_REPLY_BYTES)
+            self.send(request)
+            data, descriptors = self._received()
         except (OSError, WireError) as error:
+            self.close()  # the answer to this request must not pass for one to the next
             raise OpenerAwayError(error) from error
         try:
             if not data:
@@ -82,6 +104,33 @@ class OpenerConnection:
             _close(descriptors)
             raise
         return reply, descriptors[0] if descriptors else None
+
+    def send(self, request: OpenerRequest) -> None:
+        """Send a request without waiting for its answer. Raises ``OSError``."""
+        self._socket.settimeout(ANSWER_S)
+        self._socket.sendall(encode_request(request))
+
+    def has_answered(self, wait_s: float) -> bool:
+        """Whether an answer comes within ``wait_s``. Raises ``OSError`` and ``WireError``, also when the opener has
+        hung up."""
+        self._socket.settimeout(wait_s)
+        try:
+            data, descriptors = receive(self._socket, MAX_REPLY_BYTES)
+        except (TimeoutError, BlockingIOError):
+            return False
+        _close(descriptors)
+        if not data:
+            raise OpenerAwayError("it has hung up")
+        return True
+
+    def _received(self) -> tuple[bytes, list[int]]:
+        try:
+            return receive(self._socket, MAX_REPLY_BYTES)
+        except TimeoutError:
+            if not self._is_awake():
+                raise
+        self._socket.settimeout(PATIENCE_S)  # this one act waits, for a process or a disk
+        return receive(self._socket, MAX_REPLY_BYTES)
 
     def descriptor(self, request: OpenerRequest) -> tuple[OpenerReply, int]:
         """The answer to a request for a descriptor. Failures as for ``ask``."""
@@ -198,12 +247,19 @@ class RemoteNamespace(NamedTuple):
 
 class RemoteOpener:
     """The ``Opener`` behind the socket ``path``. Connects when it is first asked, and anew whenever it has to; until
-    then everything raises ``OpenerAwayError``."""
+    then everything raises ``OpenerAwayError``.
 
-    def __init__(self, path: Path) -> None:
+    An opener that leaves a request without an answer is sent a ping. Until it answers that, nobody waits for it:
+    everything raises ``OpenerAwayError`` at once."""
+
+    def __init__(self, path: Path, *, connect: Callable[[Path], sockets.socket] = connected_to_root) -> None:
         self._path = path
+        self._connect = connect
         self._idle: list[OpenerConnection] = []
         self._lock = threading.Lock()
+        self._ping: OpenerConnection | None = None
+        """By which an answer is missing."""
+        self._pinging = threading.Lock()
         self._numbers: dict[Path, int] = {}
         """Places of the run directories in the opener's list."""
 
@@ -291,6 +347,9 @@ class RemoteOpener:
 
     def leave(self, connection: OpenerConnection) -> None:
         """Let go of what ``connection`` holds, and keep it for later."""
+        if self._is_silent():
+            connection.close()
+            return
         try:
             connection.ask(OpenerRequest(Kind.LEAVE))
         except (OSError, UnsafeFileError):
@@ -303,6 +362,10 @@ class RemoteOpener:
             for connection in self._idle:
                 connection.close()
             self._idle.clear()
+        with self._pinging:
+            if self._ping is not None:
+                self._ping.close()
+                self._ping = None
 
     def _folder(self, connection: OpenerConnection, request: OpenerRequest, run_dir: tuple[int, int]) -> RemoteFolder:
         try:
@@ -335,18 +398,59 @@ class RemoteOpener:
     def _asked(self, request: OpenerRequest) -> tuple[OpenerConnection, OpenerReply, int | None]:
         """Ask by a connection that was kept, or by a new one: those that were kept end with the opener."""
         while True:
+            if self._is_silent():
+                raise OpenerAwayError("it has not answered yet")
             with self._lock:
                 kept = self._idle.pop() if self._idle else None
-            connection = kept or OpenerConnection(self._path)
+            connection = kept or self._connection(self._is_awake)
             try:
                 return connection, *connection.ask(request)
-            except OpenerAwayError:
+            except OpenerAwayError as error:
                 connection.close()
-                if kept is None:
+                if kept is None or isinstance(error.__cause__, TimeoutError):
                     raise
             except (OSError, UnsafeFileError):
                 self._keep(connection)
                 raise
+
+    def _connection(self, is_awake: Callable[[], bool] = lambda: True) -> OpenerConnection:
+        return OpenerConnection(self._path, is_awake=is_awake, connect=self._connect)
+
+    def _is_silent(self) -> bool:
+        """Whether the answer to a ping is still missing. Costs no time."""
+        with self._pinging:
+            if self._ping is None:
+                return False
+            try:
+                if not self._ping.has_answered(0.0):
+                    return True
+            except (OSError, WireError):
+                pass  # this opener has ended: the next request shows what there is now
+            self._ping.close()
+            self._ping = None
+            return False
+
+    def _is_awake(self) -> bool:
+        """Whether it answers a ping; one that does not is silent from now on. Other threads wait for the same
+        answer."""
+        with self._pinging:
+            if self._ping is not None:
+                return False
+            try:
+                ping = self._connection()
+            except OpenerAwayError:
+                return False
+            try:
+                ping.send(OpenerRequest(Kind.RUN_DIRS))
+                is_answered = ping.has_answered(PING_S)
+            except (OSError, WireError):
+                ping.close()
+                return False
+            if is_answered:
+                ping.close()
+            else:
+                self._ping = ping
+            return is_answered
 
     def _keep(self, connection: OpenerConnection) -> None:
         with self._lock:

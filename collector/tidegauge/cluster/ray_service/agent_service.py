@@ -65,6 +65,7 @@ class AgentService:
             incarnation=uuid.uuid4().hex[:12],
             metrics_address=lambda: self.metrics_address,
             after_poll=self._after_poll,
+            may_report=agent.may_report,
         )
 
     def start(self) -> None:
