@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Timer
 
@@ -91,6 +91,28 @@ class Waits:
 
 def test_place_that_nobody_took_is_free(tmp_path: Path) -> None:
     assert look_at_place(tmp_path / "agent.lock") == PlaceState(is_held=False, holder=None, beat_ns=0)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_place_that_is_no_file_says_what_to_do_and_is_taken_when_that_is_done(
+    tmp_path: Path, make: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "agent.lock"
+    make(path)
+    with pytest.raises(OSError, match=r"remove it, .*agent\.lock"):
+        look_at_place(path)
+    waits = Waits()
+
+    def sleep(seconds: float) -> None:
+        waits.sleep(seconds)
+        if waits.now_s > 10:
+            path.rename(tmp_path / "aside")
+
+    place = AgentPlace(path, AgentKind.ENGINE, monotonic_s=waits.monotonic_s, sleep=sleep)
+    place.take_over()
+    assert look_at_place(path).is_held
+    assert len(caplog.records) == 1
+    place.release()
 
 
 def test_place_is_held_by_one_and_says_by_whom(holders: Holders) -> None:

@@ -7,11 +7,13 @@ place from whoever has it; a stand-in waits for it in the kernel, and leaves it 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
 import os
 import signal
+import stat
 import time
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -62,8 +64,9 @@ class PlaceState(NamedTuple):
 
 
 def look_at_place(path: Path) -> PlaceState:
+    """Raises ``OSError``, which names ``path`` and what to do, where the file cannot be used."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = _opened(path, os.O_RDONLY)
     except FileNotFoundError:
         return PlaceState(is_held=False, holder=None, beat_ns=0)
     try:
@@ -132,15 +135,21 @@ class AgentPlace:
         asked: dict[ProcessId, float] = {}
         with self._wishing():
             while not self._takes():
-                holder = look_at_place(self._path).holder
+                holder = self._holder()
                 if holder is not None and holder.process != self._me:
                     since_s = asked.setdefault(holder.process, self._monotonic_s())
                     is_patient = self._monotonic_s() - since_s < END_GRACE_S
                     send_signal(holder.process, signal.SIGTERM if is_patient else signal.SIGKILL)
                 self._sleep(ASK_AGAIN_S)
 
+    def _holder(self) -> PlaceHolder | None:
+        try:
+            return look_at_place(self._path).holder
+        except OSError:  # as ``_takes`` has said
+            return None
+
     def _open(self) -> int:
-        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return _opened(self._path, os.O_RDWR | os.O_CREAT)
 
     def _has_locked(self, handle: int) -> None:
         before = _read(handle)
@@ -205,6 +214,23 @@ class AgentPlace:
             os.pwrite(self._handle, said, 0)
         except OSError as error:  # a full disk: the lock holds all the same
             log.warning("%s cannot be written: %s", self._path, error.strerror or error)
+
+
+def _opened(path: Path, flags: int) -> int:
+    """A descriptor of the place's file, without waiting for a writer where it is a FIFO. Raises ``OSError``."""
+    remedy = "remove it, and the node's next agent makes it anew"
+    try:
+        handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP):
+            raise
+        raise OSError(error.errno, f"{error.strerror}: {remedy}", str(path)) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, f"no regular file: {remedy}", str(path))
+    return handle
 
 
 def _locks(handle: int, how: int) -> bool:
