@@ -86,6 +86,7 @@ class AgentPlace:
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        kill: Callable[[ProcessId, int], bool] = send_signal,
     ) -> None:
         me = identity_of(os.getpid())
         assert me is not None
@@ -96,6 +97,7 @@ class AgentPlace:
         self._kind = kind
         self._monotonic_s = monotonic_s
         self._sleep = sleep
+        self._kill = kill
         self._handle: int | None = None
         self._beat_s = float("-inf")
         self._fails = False
@@ -107,7 +109,7 @@ class AgentPlace:
         if self._handle is not None:
             return True
         handle = self._open()
-        if not _locks(handle, fcntl.LOCK_EX):
+        if not (_locks(handle, fcntl.LOCK_EX) and self._is_at_its_path(handle)):
             os.close(handle)
             return False
         self._has_locked(handle)
@@ -121,6 +123,10 @@ class AgentPlace:
             if not _locks(handle, fcntl.LOCK_EX):
                 fcntl.flock(handle, fcntl.LOCK_EX)
                 free_s = None
+            if not self._is_at_its_path(handle):  # deleted while this process waited for it
+                os.close(handle)
+                handle = self._open()
+                continue
             now_s = self._monotonic_s()
             free_s = now_s if free_s is None else free_s
             if not self._is_wished() or now_s - free_s >= LEAVE_S:
@@ -139,7 +145,7 @@ class AgentPlace:
                 if holder is not None and holder.process != self._me:
                     since_s = asked.setdefault(holder.process, self._monotonic_s())
                     is_patient = self._monotonic_s() - since_s < END_GRACE_S
-                    send_signal(holder.process, signal.SIGTERM if is_patient else signal.SIGKILL)
+                    self._kill(holder.process, signal.SIGTERM if is_patient else signal.SIGKILL)
                 self._sleep(ASK_AGAIN_S)
 
     def _holder(self) -> PlaceHolder | None:
@@ -194,12 +200,33 @@ class AgentPlace:
         self._say(port)
 
     def beat(self) -> None:
-        """Give a sign of life, once a second at most."""
+        """Give a sign of life, once a second at most. A holder whose file was deleted takes the new one, or is asked
+        to end (SIGTERM) where another agent has that: one is at work."""
         now_s = self._monotonic_s()
         if self._handle is not None and now_s - self._beat_s >= BEAT_EVERY_S:
             self._beat_s = now_s
             with contextlib.suppress(OSError):
                 os.utime(self._handle)
+                if not self._is_at_its_path(self._handle):
+                    self._take_anew(self._handle)
+
+    def _is_at_its_path(self, handle: int) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(handle))
+        except FileNotFoundError:
+            return False
+
+    def _take_anew(self, lost: int) -> None:
+        handle = self._open()
+        if not _locks(handle, fcntl.LOCK_EX):
+            os.close(handle)
+            log.warning("%s was deleted, and another agent has the new one: this one ends", self._path)
+            self._kill(self._me, signal.SIGTERM)
+            return
+        log.warning("%s was deleted: it is made anew", self._path)
+        self._handle = handle
+        self._say(None if (before := _read(lost)) is None else before.port)
+        os.close(lost)  # whoever waits for it sees that it is no more
 
     def release(self) -> None:
         if self._handle is not None:
