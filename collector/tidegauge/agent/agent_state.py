@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 import threading
 import time
 import zlib
@@ -19,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tidegauge.agent.opening.safe_files import closing_fd
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.version import __version__
 from tidegauge.files import clear_drafts, replace_file
@@ -189,8 +191,11 @@ class AgentState:
 
     def _read_one(self, path: Path) -> None:
         name = os.fspath(path.relative_to(self._folder))
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
+        # To open what somebody else put there must neither wait (a FIFO) nor act (a device).
+        with closing_fd(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise BadStateError("no regular file")
+            raw = os.read(file, MAX_FILE_BYTES + 1)
         if len(raw) > MAX_FILE_BYTES or sum(self._bytes.values()) + len(raw) > MAX_BYTES:
             raise BadStateError("too large")
         content = decoded(raw, boot_id=self._boot_id)

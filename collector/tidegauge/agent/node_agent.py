@@ -279,6 +279,7 @@ class NodeAgent:
             profiles=() if self._evidence is None else self._evidence.profiles_waiting(),
             pods_wanted=() if self._pods is None else self._pods.wanted(),
             sent_mono_s=self._clock.monotonic_ns() / 1e9,
+            opener_answers=view.collect_success.get("opener"),
         )
 
     def hear_of_pods(self, pods: Iterable[PodFacts]) -> None:

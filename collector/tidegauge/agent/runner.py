@@ -114,6 +114,7 @@ def standing(summary: NodeSummary) -> Hashable:
         summary.settings_digest,
         summary.metrics_address,
         summary.slurm_node,
+        summary.opener_answers,
     )
 
 

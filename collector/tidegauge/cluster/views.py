@@ -51,7 +51,8 @@ class NodeStatus:
     """Ranks alive at the last report."""
     gpus: tuple[GpuView, ...]
     problem: str | None = None
-    """What could not be understood of its agent's last report, or all of it: for people; ``None``: nothing."""
+    """What its agent's last report says is wrong, or what of it could not be understood: for people; ``None``:
+    nothing."""
 
 
 class EventKind(str, Enum):

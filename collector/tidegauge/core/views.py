@@ -298,6 +298,8 @@ class NodeSummary:
     ``sent_unix_s`` does not where somebody sets the clock. ``None``: the agent does not say."""
     ended_launches: tuple[LaunchSummary, ...] = ()
     """Those that ended lately, with their exit status."""
+    opener_answers: Optional[bool] = None
+    """Whether the agent's opener does; ``None``: it has none."""
 
 
 OWNER_SEPARATOR = ", "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,20 @@ def test_newer_and_damaged_files_are_put_aside_with_one_line(
     assert len(caplog.records) == 1
     assert "put aside" in caplog.text
     assert len(list((tmp_path / "agent" / "aside").iterdir())) == 3
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/etc/passwd", path)])
+@pytest.mark.timeout(20)
+def test_what_is_no_regular_file_is_put_aside_unread(
+    tmp_path: Path, make: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A FIFO held up every agent that started."""
+    (tmp_path / "ranks").mkdir()
+    make(tmp_path / "ranks/7-7.json")
+    state = AgentState(tmp_path, boot_id="b1")
+    assert state.rank(ProcessId(7, 7)) is None
+    assert "7-7.json" in caplog.text
+    assert not os.path.lexists(tmp_path / "ranks/7-7.json")
 
 
 def test_state_that_has_another_shape_costs_the_state_and_not_the_rank(tmp_path: Path) -> None:

@@ -154,6 +154,7 @@ def test_reports_wait_for_the_ranks_that_a_silent_opener_hides(tmp_path: Path) -
     node.agent.start_searching()
     assert shown(node) == {}
     assert node.agent.view().collect_success["opener"] is False
+    assert node.agent.summary(node_id="n1", incarnation="i1", metrics_address=None).opener_answers is False
     assert not node.agent.may_report()
     answers.set()
     eventually(lambda: shown(node) and node.agent.may_report())

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Timer
 
@@ -91,6 +91,71 @@ class Waits:
 
 def test_place_that_nobody_took_is_free(tmp_path: Path) -> None:
     assert look_at_place(tmp_path / "agent.lock") == PlaceState(is_held=False, holder=None, beat_ns=0)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_place_that_is_no_file_says_what_to_do_and_is_taken_when_that_is_done(
+    tmp_path: Path, make: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "agent.lock"
+    make(path)
+    with pytest.raises(OSError, match=r"remove it, .*agent\.lock"):
+        look_at_place(path)
+    waits = Waits()
+
+    def sleep(seconds: float) -> None:
+        waits.sleep(seconds)
+        if waits.now_s > 10:
+            path.rename(tmp_path / "aside")
+
+    place = AgentPlace(path, AgentKind.ENGINE, monotonic_s=waits.monotonic_s, sleep=sleep)
+    place.take_over()
+    assert look_at_place(path).is_held
+    assert len(caplog.records) == 1
+    place.release()
+
+
+def test_place_whose_file_is_deleted_is_taken_anew_at_the_next_beat(tmp_path: Path) -> None:
+    path = tmp_path / "agent.lock"
+    place = AgentPlace(path, AgentKind.ENGINE)
+    assert place.take()
+    place.serves_at(9401)
+    path.unlink()
+    assert not look_at_place(path).is_held
+    place.beat()
+    state = look_at_place(path)
+    assert (state.is_held, state.holder) == (True, PlaceHolder(me(), AgentKind.ENGINE, 9401))
+    place.release()
+    assert not look_at_place(path).is_held
+
+
+def test_holder_of_a_deleted_file_ends_where_another_agent_has_the_place(holders: Holders) -> None:
+    asked: list[tuple[ProcessId, int]] = []
+    place = AgentPlace(
+        holders.path, AgentKind.ENGINE, kill=lambda process, number: bool(asked.append((process, number)))
+    )
+    assert place.take()
+    holders.path.unlink()
+    holders.start()
+    place.beat()
+    assert asked == [(me(), signal.SIGTERM)]
+    place.release()
+
+
+def test_waiter_takes_the_place_at_its_path_and_no_deleted_file(holders: Holders) -> None:
+    holder = holders.start()
+
+    def delete_and_end() -> None:
+        holders.path.unlink()
+        holder.kill()
+
+    timer = Timer(0.2, delete_and_end)
+    timer.start()
+    place = AgentPlace(holders.path, AgentKind.STAND_IN)
+    place.wait()
+    state = look_at_place(holders.path)
+    assert (state.is_held, state.holder) == (True, PlaceHolder(me(), AgentKind.STAND_IN, None))
+    place.release()
 
 
 def test_place_is_held_by_one_and_says_by_whom(holders: Holders) -> None:

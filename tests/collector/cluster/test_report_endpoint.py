@@ -14,7 +14,7 @@ import pytest
 from protocol_forms import full, packed, unpacked
 from sample_views import NOW_S, rank_summary
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.coordinator.report_endpoint import ReportEndpoint
+from tidegauge.cluster.coordinator.report_endpoint import SILENT_OPENER, ReportEndpoint
 from tidegauge.cluster.coordinator.report_times import IMPOSSIBLE_TIMES
 from tidegauge.cluster.views import EngineNode, NodeHealth, NodeStatus
 from tidegauge.core.incidents.actions import RankTarget
@@ -152,3 +152,12 @@ def test_endpoint_log_cannot_be_flooded(caplog: pytest.LogCaptureFixture) -> Non
         for minor in range(9, 9 + 3 * LINES_PER_MINUTE):
             head.refusal(told(VERSION._replace(minor=minor)))
     assert len(caplog.records) == LINES_PER_MINUTE
+
+
+def test_a_node_whose_opener_does_not_answer_says_so_until_it_does() -> None:
+    head = Head()
+    head.reply(encode(replace(SUMMARY, opener_answers=False)))
+    assert (head.node().health, head.node().problem) == (NodeHealth.OK, SILENT_OPENER)
+    for answers in (True, None):
+        head.reply(encode(replace(SUMMARY, opener_answers=answers)))
+        assert head.node().problem is None

@@ -260,6 +260,23 @@ def test_a_second_supervisor_for_the_same_state_directory_refuses(node: Node, sh
     assert node.phase == "running"
 
 
+def test_a_node_whose_agent_can_never_start_is_a_failed_start(node: Node) -> None:
+    node.files.agent_place.mkdir()
+    node.supervise(node.engine, stand_in=STAND_IN, keeps_trying=True)
+    assert node.supervisor is not None
+    assert node.supervisor.wait(WITHIN_S) == 3
+
+
+def test_a_place_that_breaks_while_the_service_runs_does_not_end_the_supervisor(node: Node) -> None:
+    node.supervise(node.engine, stand_in=STAND_IN)
+    node.until(lambda: node.phase == "running" and node.holder())
+    node.files.agent_place.rename(node.files.root / "aside")
+    node.files.agent_place.mkdir()
+    (raylet,) = node.raylets()
+    send_signal(raylet, signal.SIGKILL)
+    node.until(lambda: node.phase == "running" and node.raylets() not in ([], [raylet]))
+
+
 def test_a_stop_while_the_engine_starts_leaves_nothing(node: Node) -> None:
     node.supervise("sleep 603; true")
     assert node.supervisor is not None

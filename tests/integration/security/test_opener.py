@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 - as tidegauge.agent.nvml
 import errno
 import os
 import select
 import shutil
+import signal
 import socket
 import stat
 import struct
@@ -13,11 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import grpc  # noqa: F401 - as tidegauge.agent.nvml
 import pytest
@@ -36,6 +39,8 @@ from tidegauge.agent.opening.remote import OpenerAwayError, OpenerConnection, Re
 from tidegauge.agent.opening.safe_files import DIRECTORY, UnsafeFileError
 from tidegauge.agent.opening.wire import Kind, OpenerRequest, encode_request
 from tidegauge.agent.ports import HeldBy
+from tidegauge.cluster.ray_service.agent_service import AgentService
+from tidegauge.cluster.ray_service.stand_in import NotLinked
 from tidegauge.core.ids import DeviceUuid, ProcessId
 from tidegauge.core.jobs.settings import JobSettings, digest, encode
 from tidegauge.core.orders import Order, OrderTo
@@ -44,6 +49,7 @@ from tidegauge.core.views import RankView
 from tidegauge.opener.rights import KEPT, rights_of
 from tidegauge.osproc.processes import identity_of
 from tidegauge.settings import Settings
+from tidegauge_exporter.metrics.server import MetricsServer
 
 pytestmark = pytest.mark.timeout(300)
 Result = TypeVar("Result")
@@ -174,6 +180,48 @@ def test_it_goes_on_when_the_opener_is_started_again(node: Machine, opener: Runn
         until(lambda: (folder / "polled").exists(), "a poll without the opener")
         opener.start()
     assert watched() == ([ada.pid], True, sorted([ada.pid, mallory.pid]), True)
+
+
+def test_an_agent_that_starts_beside_a_stopped_opener_serves_at_once_and_finds_the_ranks_later(
+    node: Machine, opener: RunningOpener
+) -> None:
+    """It waited 20 s for each answer before its first poll, and its supervisor killed it after a minute."""
+    ada = node.act(ADA, "trains", "adas", 0)
+    folder = Path(tempfile.mkdtemp(dir=node.run_dir.parent))
+    folder.chmod(0o777)
+    settings = settings_of(node, opener)
+
+    def start(agent: NodeAgent) -> object:
+        began_s = time.monotonic()
+        service = AgentService(
+            agent, settings, node_id="n1", reporter=NotLinked(),
+            open_metrics=lambda view, host, port: MetricsServer(view, host=host, port=port),
+        )  # fmt: skip
+        service.start()
+        try:
+            page = _page(service)
+            took_s = time.monotonic() - began_s
+            (folder / "served").touch()
+            until(lambda: [rank.process.pid for rank in agent.view().ranks] == [ada.pid], "the rank is found")
+            return took_s, page
+        finally:
+            service.stop()
+
+    opener.process.send_signal(signal.SIGSTOP)
+    try:
+        with _in_thread(lambda: as_agent(settings, start)) as started:
+            until(lambda: (folder / "served").exists(), "a page without the opener")
+            opener.process.send_signal(signal.SIGCONT)
+    finally:
+        opener.process.send_signal(signal.SIGCONT)
+    took_s, page = cast("tuple[float, str]", started())
+    assert took_s < 10.0
+    assert 'tidegauge_collect_success{source="opener"} 0.0' in page
+
+
+def _page(service: AgentService) -> str:
+    with urllib.request.urlopen(f"http://{service.metrics_address}/metrics", timeout=60) as answer:
+        return str(answer.read().decode())
 
 
 def test_it_deletes_what_an_ended_rank_left(node: Machine, opener: RunningOpener) -> None:

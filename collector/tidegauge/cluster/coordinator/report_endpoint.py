@@ -14,6 +14,8 @@ from tidegauge.rate_limited_log import FewLines
 
 _log = logging.getLogger(__name__)
 
+SILENT_OPENER = "the opener does not answer: new ranks of other users are not found"
+
 
 class ReportEndpoint:
     """Hands reports to the coordinator, and its replies back. One that cannot be understood is answered by a
@@ -35,7 +37,8 @@ class ReportEndpoint:
             return encode(ReportRefusal(str(error)))
         summary = with_possible_times(received.message, self._coordinator.now_unix_s())
         impossible = None if summary is received.message else IMPOSSIBLE_TIMES
-        self._tell(node_id, "; ".join(filter(None, (received.left_out, impossible))) or None)
+        silent = SILENT_OPENER if summary.opener_answers is False else None
+        self._tell(node_id, "; ".join(filter(None, (received.left_out, impossible, silent))) or None)
         return encode(self._coordinator.report(summary))
 
     def _tell(self, node_id: str, problem: str | None) -> None:

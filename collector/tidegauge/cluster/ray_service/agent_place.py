@@ -7,11 +7,13 @@ place from whoever has it; a stand-in waits for it in the kernel, and leaves it 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
 import os
 import signal
+import stat
 import time
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -62,8 +64,9 @@ class PlaceState(NamedTuple):
 
 
 def look_at_place(path: Path) -> PlaceState:
+    """Raises ``OSError``, which names ``path`` and what to do, where the file cannot be used."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = _opened(path, os.O_RDONLY)
     except FileNotFoundError:
         return PlaceState(is_held=False, holder=None, beat_ns=0)
     try:
@@ -83,6 +86,7 @@ class AgentPlace:
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        kill: Callable[[ProcessId, int], bool] = send_signal,
     ) -> None:
         me = identity_of(os.getpid())
         assert me is not None
@@ -93,6 +97,7 @@ class AgentPlace:
         self._kind = kind
         self._monotonic_s = monotonic_s
         self._sleep = sleep
+        self._kill = kill
         self._handle: int | None = None
         self._beat_s = float("-inf")
         self._fails = False
@@ -104,7 +109,7 @@ class AgentPlace:
         if self._handle is not None:
             return True
         handle = self._open()
-        if not _locks(handle, fcntl.LOCK_EX):
+        if not (_locks(handle, fcntl.LOCK_EX) and self._is_at_its_path(handle)):
             os.close(handle)
             return False
         self._has_locked(handle)
@@ -118,6 +123,10 @@ class AgentPlace:
             if not _locks(handle, fcntl.LOCK_EX):
                 fcntl.flock(handle, fcntl.LOCK_EX)
                 free_s = None
+            if not self._is_at_its_path(handle):  # deleted while this process waited for it
+                os.close(handle)
+                handle = self._open()
+                continue
             now_s = self._monotonic_s()
             free_s = now_s if free_s is None else free_s
             if not self._is_wished() or now_s - free_s >= LEAVE_S:
@@ -132,15 +141,21 @@ class AgentPlace:
         asked: dict[ProcessId, float] = {}
         with self._wishing():
             while not self._takes():
-                holder = look_at_place(self._path).holder
+                holder = self._holder()
                 if holder is not None and holder.process != self._me:
                     since_s = asked.setdefault(holder.process, self._monotonic_s())
                     is_patient = self._monotonic_s() - since_s < END_GRACE_S
-                    send_signal(holder.process, signal.SIGTERM if is_patient else signal.SIGKILL)
+                    self._kill(holder.process, signal.SIGTERM if is_patient else signal.SIGKILL)
                 self._sleep(ASK_AGAIN_S)
 
+    def _holder(self) -> PlaceHolder | None:
+        try:
+            return look_at_place(self._path).holder
+        except OSError:  # as ``_takes`` has said
+            return None
+
     def _open(self) -> int:
-        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return _opened(self._path, os.O_RDWR | os.O_CREAT)
 
     def _has_locked(self, handle: int) -> None:
         before = _read(handle)
@@ -185,12 +200,33 @@ class AgentPlace:
         self._say(port)
 
     def beat(self) -> None:
-        """Give a sign of life, once a second at most."""
+        """Give a sign of life, once a second at most. A holder whose file was deleted takes the new one, or is asked
+        to end (SIGTERM) where another agent has that: one is at work."""
         now_s = self._monotonic_s()
         if self._handle is not None and now_s - self._beat_s >= BEAT_EVERY_S:
             self._beat_s = now_s
             with contextlib.suppress(OSError):
                 os.utime(self._handle)
+                if not self._is_at_its_path(self._handle):
+                    self._take_anew(self._handle)
+
+    def _is_at_its_path(self, handle: int) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(handle))
+        except FileNotFoundError:
+            return False
+
+    def _take_anew(self, lost: int) -> None:
+        handle = self._open()
+        if not _locks(handle, fcntl.LOCK_EX):
+            os.close(handle)
+            log.warning("%s was deleted, and another agent has the new one: this one ends", self._path)
+            self._kill(self._me, signal.SIGTERM)
+            return
+        log.warning("%s was deleted: it is made anew", self._path)
+        self._handle = handle
+        self._say(None if (before := _read(lost)) is None else before.port)
+        os.close(lost)  # whoever waits for it sees that it is no more
 
     def release(self) -> None:
         if self._handle is not None:
@@ -205,6 +241,23 @@ class AgentPlace:
             os.pwrite(self._handle, said, 0)
         except OSError as error:  # a full disk: the lock holds all the same
             log.warning("%s cannot be written: %s", self._path, error.strerror or error)
+
+
+def _opened(path: Path, flags: int) -> int:
+    """A descriptor of the place's file, without waiting for a writer where it is a FIFO. Raises ``OSError``."""
+    remedy = "remove it, and the node's next agent makes it anew"
+    try:
+        handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP):
+            raise
+        raise OSError(error.errno, f"{error.strerror}: {remedy}", str(path)) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, f"no regular file: {remedy}", str(path))
+    return handle
 
 
 def _locks(handle: int, how: int) -> bool:

@@ -189,7 +189,10 @@ def _record_of(files: StateFiles, supervisor_pid: int) -> ServiceRecord | None:
 
 
 def _agent_is_there(files: StateFiles, record: ServiceRecord) -> bool:
-    place = look_at_place(files.agent_place)
+    try:
+        place = look_at_place(files.agent_place)
+    except OSError:  # the supervisor says why
+        return False
     if not place.is_held or place.holder is None or place.holder.kind is not AgentKind.ENGINE:
         return False  # as yet it is the one beside the engine, at most
     if announced_by(files.agent) != place.holder.process:

@@ -163,6 +163,8 @@ class Supervisor:
         self._keeps_trying = keeps_trying
         self._agent_care = AgentCare(files.agent_place, self._start_stand_in, monotonic_s=time.monotonic)
         self._agent_looked_s = float("-inf")
+        self._agent_problem: str | None = None
+        """Why the agent cannot be looked after, as it was logged."""
         self._wait_s = pace.first_retry_s
         """Before the next restart of the engine."""
         self._stand_in: subprocess.Popen[bytes] | None = None
@@ -359,10 +361,14 @@ class Supervisor:
         if not self._commands.stand_in or now_s - self._agent_looked_s < 0.9 * self._pace.look_s:
             return
         self._agent_looked_s = now_s
+        problem: str | None = None
         try:
             self._agent_care.look()
-        except OSError as error:  # no descriptors or no processes left: the engine is looked after all the same
-            log.warning("the node's agent cannot be looked after now: %s", error)
+        except OSError as error:  # also no descriptors or processes left: the engine is looked after all the same
+            problem = str(error)
+        if problem is not None and problem != self._agent_problem:
+            log.warning("the node's agent cannot be looked after now: %s", problem)
+        self._agent_problem = problem
 
     def _wait_for_agent(self) -> None:
         """Let a stand-in take the place before the engine starts: Ray would take the processors from it. Raises
@@ -371,8 +377,11 @@ class Supervisor:
         until_s = time.monotonic() + AGENT_FIRST_S
         while self._commands.stand_in and time.monotonic() < until_s:
             self._sleep(AGENT_LOOK_S)
-            if look_at_place(self._files.agent_place).is_held or self._agent_care.spare is None:
-                return  # it is at work, or will not come
+            if self._agent_problem is not None or self._agent_care.spare is None:
+                return  # it will not come
+            with contextlib.suppress(OSError):
+                if look_at_place(self._files.agent_place).is_held:
+                    return
 
     def _start_stand_in(self) -> ProcessId:
         with _open_log(self._files.logs / "stand-in.log") as output:
@@ -418,6 +427,11 @@ def supervise(
     lock = take_lock(files)
     if lock is None:
         print("another supervisor is using this state directory", file=sys.stderr)
+        return 3
+    try:
+        look_at_place(files.agent_place)
+    except OSError as error:  # the node would never have an agent
+        print(f"the node's agent cannot start: {error}", file=sys.stderr)
         return 3
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | {signal.SIGCHLD})
     become_subreaper()
