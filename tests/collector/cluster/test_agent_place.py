@@ -131,9 +131,12 @@ def test_place_whose_file_is_deleted_is_taken_anew_at_the_next_beat(tmp_path: Pa
 
 def test_holder_of_a_deleted_file_ends_where_another_agent_has_the_place(holders: Holders) -> None:
     asked: list[tuple[ProcessId, int]] = []
-    place = AgentPlace(
-        holders.path, AgentKind.ENGINE, kill=lambda process, number: bool(asked.append((process, number)))
-    )
+
+    def kill(process: ProcessId, number: int) -> bool:
+        asked.append((process, number))
+        return True
+
+    place = AgentPlace(holders.path, AgentKind.ENGINE, kill=kill)
     assert place.take()
     holders.path.unlink()
     holders.start()
