@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -58,10 +57,9 @@ class OurProcesses:
             f"--probe-image={PROBE_IMAGE}", f"--certificate-dir={folder}",
         ]  # fmt: skip
         self.process = stack.enter_context(running_controller(folder, arguments))
-        name = f"tidegauge-{uuid.uuid4().hex[:8]}"
         webhook = pod_webhook(port, self.labels, trusted=made.trusted)
-        kube.admin.do("POST", CONFIGURATIONS, {"metadata": {"name": name}, "webhooks": [webhook]})
-        stack.callback(kube.admin.ask, "DELETE", f"{CONFIGURATIONS}/{name}")
+        configuration = f"{CONFIGURATIONS}/{self.release.cluster_name}"
+        kube.admin.do("PATCH", configuration, {"webhooks": [webhook]}, content_type="application/merge-patch+json")
 
 
 class KueueSite(RestartSite):
