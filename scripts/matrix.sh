@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# matrix.sh [CELL …]: tests under further releases of torch, further Pythons, further Slurms, each in an environment that
-# is made for it. Without a CELL: all of tests/matrix.py. A cell that cannot be made here is named and left out; in CI it
+# matrix.sh [CELL …]: tests under further releases of torch, further Pythons, further Slurms, of the container images
+# and of a real containerd, each in an environment that is made for it. Without a CELL: all of tests/matrix.py. A cell that cannot be made here is named and left out; in CI it
 # is a failure. PYTEST: further arguments of its tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,6 +22,15 @@ for cell in "$@"; do
       scripts/slurm_release.sh "$value" ".slurm/$value" || { [ -z "${CI:-}" ] || failed=1; continue; }
       echo "matrix: $cell"
       TIDEGAUGE_SLURM_TREE=$PWD/.slurm/$value scripts/integration.sh ${PYTEST:-} tests/integration/slurm || failed=1 ;;
+    images-*)
+      # Not in a shard, which has no network: packages are installed into the images.
+      echo "matrix: $cell"
+      .venv/bin/python -m pytest -n0 ${PYTEST:-} --matrix "$cell" tests/integration/chart/test_images.py || failed=1 ;;
+    containerd-*)
+      scripts/containerd_release.sh .containerd || { [ -z "${CI:-}" ] || failed=1; continue; }
+      echo "matrix: $cell"
+      TIDEGAUGE_TEST_CONTAINERD=$PWD/.containerd/bin scripts/integration.sh ${PYTEST:-} \
+        tests/integration/kubernetes/test_nri_plugin.py || failed=1 ;;
     *) echo "matrix: $cell is none of: $(.venv/bin/python tests/matrix.py all)" >&2; exit 2 ;;
   esac
 done

@@ -21,7 +21,9 @@ needed=(
   "systemd-analyze systemd"    # how hardened the units are; nothing of it is started
   "mmdebstrap mmdebstrap"      # other releases of Slurm, and Python 3.14, in folders
   "patchelf patchelf"
-  "docker-registry docker-registry"   # the chart is pushed to a real registry
+  "docker-registry docker-registry"   # images and chart are pushed to a real registry
+  "buildah buildah"            # ... and built
+  "skopeo skopeo"
 )
 # Debian keeps PostgreSQL's server off the path, and daemons off a user's.
 for folder in /usr/sbin /usr/lib/postgresql/*/bin; do PATH=$PATH:$folder; done

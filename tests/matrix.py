@@ -1,8 +1,10 @@
-"""What rotates through the gate: further releases of torch, further Pythons, further Slurms, and long tests.
+"""What rotates through the gate: further releases of torch, further Pythons, further Slurms, the container images,
+a containerd, and long tests.
 
 A test that repeats for a cell of the matrix what another test shows without it carries ``@in_matrix(CELL)``; it runs
 where ``--matrix`` names its cell and nowhere else. ``scripts/matrix.sh`` runs cells, ``.ci/run`` those that the
-commit's hash chooses (``chosen``), ``make test-all`` all of them. Nothing that checks behaviour is in a cell alone.
+commit's hash chooses (``chosen``), ``make test-all`` all of them. Nothing that checks behaviour is in a cell alone, but
+what only the images have (their size, users and bills), and what a real containerd makes of the plugin's answers.
 
 A long test that repeats a promise on a further stand, in a further trainer or by a further fault has a turn
 (``@turn(NUMBER)``): ``make integration`` runs all of them, ``.ci/run`` those of the turn that the hash chooses.
@@ -29,10 +31,18 @@ PYTHONS = ("3.9", "3.10", "3.12", "3.13", "3.14")
 """Pythons of jobs, beside the one that the tests themselves run on where that is one of these."""
 SLURMS = ("trixie", "sid")
 """Debian suites whose Slurm is another release than this machine's."""
+IMAGES = ("bookworm",)
+"""Debian suites on which the container images are built."""
+CONTAINERDS = ("trixie",)
+"""Debian suites whose containerd has NRI."""
 AXES = (
     tuple(f"torch-{release}" for release in TORCHES),
     tuple(f"python-{version}" for version in PYTHONS),
-    tuple(f"slurm-{suite}" for suite in SLURMS),
+    (
+        *(f"slurm-{suite}" for suite in SLURMS),
+        *(f"images-{suite}" for suite in IMAGES),
+        *(f"containerd-{suite}" for suite in CONTAINERDS),
+    ),
 )
 CELLS = tuple(cell for axis in AXES for cell in axis)
 TURNS = 6

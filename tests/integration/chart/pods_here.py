@@ -1,5 +1,6 @@
 """Pods of the chart as processes of this machine: commands, variables, volumes, users and rights as rendered, in
-namespaces of a cluster's own. What a kubelet does for that and no more; there are no images.
+namespaces of a cluster's own. What a kubelet does for that and no more. Images may be given by their roots; where there
+are none the checkout and its Python stand for them.
 """
 
 from __future__ import annotations
@@ -7,11 +8,12 @@ from __future__ import annotations
 import base64
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from integration.chart.pods import Pod
@@ -67,8 +69,11 @@ read -r _
 class PodsHere:
     """A network with two places for pods, that of the head and that of a node. Everything in it ends with it."""
 
-    def __init__(self, folder: Path, head_name: str, objects: Sequence[Object]) -> None:
-        """``head_name``: what DNS would know the head's Service by. ``folder``: an empty one."""
+    def __init__(
+        self, folder: Path, head_name: str, objects: Sequence[Object], roots: Mapping[str, Path] = MappingProxyType({})
+    ) -> None:
+        """``head_name``: what DNS would know the head's Service by. ``folder``: an empty one. ``roots``: of images."""
+        self._roots = roots
         self._objects = {(thing["kind"], thing["metadata"]["name"]): thing for thing in objects}
         self._started: list[subprocess.Popen[Any]] = []
         new = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -94,6 +99,12 @@ class PodsHere:
         )  # fmt: skip
         self._started.append(process)
         return process
+
+    def end(self, pod: subprocess.Popen[str], *, within_s: float) -> int:
+        """The exit status of a pod's first container that is asked to end, as a kubelet asks."""
+        inside = Path(f"/proc/{pod.pid}/task/{pod.pid}/children").read_text().split()[0]  # nsenter waits for it
+        os.kill(int(inside), signal.SIGTERM)
+        return pod.wait(within_s)
 
     def start_job(self, uid: int, ip: str, *command: str) -> None:
         """A container of another user's, beside the pods there."""
@@ -140,26 +151,32 @@ class PodsHere:
         return "\n".join([*lines, f"exec {self._in_container(pod, first, ip)}"])
 
     def _in_container(self, pod: Pod, container: Mapping[str, Any], ip: str) -> str:
-        return f"unshare --mount --propagation private sh -euc {shlex.quote(self._mounted(pod, container, ip))}"
+        script = shlex.quote(self._mounted(pod, container, ip))
+        return f"unshare --mount --propagation private sh -euc {script}"
 
     def _mounted(self, pod: Pod, container: Mapping[str, Any], ip: str) -> str:
-        lines = []
+        image = self._roots.get(container["image"])
+        root, lines = "" if image is None else str(image), []
+        if image is not None:
+            lines += [f"mount --bind {root} {root}", f"touch {root}/etc/hosts"]
+            lines += [f"mount --rbind {path} {root}{path}" for path in ("/proc", "/dev", "/sys", "/etc/hosts")]
         for mount in container.get("volumeMounts", ()):
-            path = mount["mountPath"]
+            path = root + mount["mountPath"]
             lines += [f"mkdir -p {path}", f"mount --bind $v/{mount['name']} {path}"]
-            hidden = {kept: place for kept, place in IMAGE.items() if Path(path) in place.parents}
+            hidden = {kept: place for kept, place in IMAGE.items() if not root and Path(path) in place.parents}
             for kept, place in hidden.items():
                 lines += [f"mkdir -p {place}", f"mount --bind {kept} {place}"]
             if mount.get("readOnly") and not hidden:
                 lines.append(f"mount -o remount,bind,ro {path}")
         if pod.spec.get("automountServiceAccountToken", True) and pod.namespace:
-            mounted = "/var/run/secrets/kubernetes.io/serviceaccount"  # here without token: there is no API server
+            mounted = f"{root}/var/run/secrets/kubernetes.io/serviceaccount"  # without token: there is no API server
             lines += [
                 f"mkdir -p {mounted}",
                 f"mount -t tmpfs tmpfs {mounted}",
                 f"echo {pod.namespace} >{mounted}/namespace",
             ]
-        return "\n".join([*lines, "mount -o remount,bind,ro /", f"exec {self._command(pod, container, ip)}"])
+        run = f"{f'chroot {root} ' if root else ''}{self._command(pod, container, ip)}"
+        return "\n".join([*lines, f"mount -o remount,bind,ro {root or '/'}", f"exec {run}"])
 
     def _volume(self, volume: Mapping[str, Any], group: int | None) -> Iterator[str]:
         place = f"$v/{volume['name']}"
@@ -202,7 +219,8 @@ class PodsHere:
     def _command(self, pod: Pod, container: Mapping[str, Any], ip: str) -> str:
         context = {**pod.spec.get("securityContext", {}), **container["securityContext"]}
         fields = {"status.podIP": ip, "spec.nodeName": NODE_NAME}
-        environ = {"PATH": f"{PROGRAMS}:/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
+        programs = "/opt/tidegauge/bin" if container["image"] in self._roots else PROGRAMS
+        environ = {"PATH": f"{programs}:/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
         for variable in container.get("env", ()):
             environ[variable["name"]] = self._value(variable, fields)
         words = [*container.get("command", ["tidegauge"]), *container.get("args", ())]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,41 +13,10 @@ import helm_python
 import pytest
 
 import tidegauge
+from integration.chart.registry_here import Registry, running_registry
 from integration.chart.rendering import CHART, ROOT
-from integration.needs import missing
-from integration.service import eventually
 
 IMAGES = ("tidegauge", "tidegauge-agent", "tidegauge-probe")
-
-
-@pytest.fixture
-def registry() -> Iterator[str]:
-    """Debian's own, on a free port of the loopback: its ``host:port``."""
-    if shutil.which("docker-registry") is None:
-        missing("docker-registry is missing")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    with tempfile.TemporaryDirectory() as folder:
-        configuration = Path(folder, "registry.yml")
-        storage = f"storage: {{filesystem: {{rootdirectory: {folder}/blobs}}}}"
-        configuration.write_text(f"version: 0.1\n{storage}\nhttp: {{addr: '{address}'}}\n")
-        quiet = subprocess.DEVNULL
-        process = subprocess.Popen(["docker-registry", "serve", configuration], stdout=quiet, stderr=quiet)
-        try:
-            eventually(lambda: _answers(address), "the registry answers")
-            yield address
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def _answers(address: str) -> bool:
-    host, _, port = address.partition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 def test_a_dry_run_prints_builds_bills_pushes_and_signatures_by_digest_and_runs_none(tmp_path: Path) -> None:
@@ -85,8 +50,14 @@ def test_a_dry_run_prints_builds_bills_pushes_and_signatures_by_digest_and_runs_
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_chart_is_pushed_as_helm_has_it_and_renders(registry: str, tmp_path: Path) -> None:
-    remote = f"oci://{registry}/gpu/charts"
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with running_registry() as registry:
+        yield registry
+
+
+def test_the_chart_is_pushed_as_helm_has_it_and_renders(registry: Registry, tmp_path: Path) -> None:
+    remote = f"oci://{registry.address}/gpu/charts"
     pushed = subprocess.run(
         [sys.executable, ROOT / "scripts" / "push_chart.py", remote, "--plain-http"],
         capture_output=True, text=True, timeout=120, check=True,
@@ -95,21 +66,15 @@ def test_the_chart_is_pushed_as_helm_has_it_and_renders(registry: str, tmp_path:
         version = str(chart.version)
     assert pushed.stdout.strip() == f"{remote}/tidegauge:{version}"
 
-    request = urllib.request.Request(
-        f"http://{registry}/v2/gpu/charts/tidegauge/manifests/{version}",
-        headers={"Accept": "application/vnd.oci.image.manifest.v1+json"},
-    )
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=30) as answer:
-        manifest = json.load(answer)
+    manifest = registry.manifest("gpu/charts/tidegauge", version)
     assert manifest["config"]["mediaType"] == "application/vnd.cncf.helm.config.v1+json"
     kinds = [layer["mediaType"] for layer in manifest["layers"]]
     assert kinds == ["application/vnd.cncf.helm.chart.content.v1.tar+gzip"]
 
     helm_python.pull(f"{remote}/tidegauge", version=version, destination=str(tmp_path), plain_http=True)
     with helm_python.Chart.load_archive((tmp_path / f"tidegauge-{version}.tgz").read_bytes()) as chart:
-        texts = chart.render({"image": {"registry": f"{registry}/gpu"}}, name="gpu", namespace="tidegauge")
-    assert f"image: {registry}/gpu/tidegauge-agent:{tidegauge.__version__}" in "".join(texts.values())
+        texts = chart.render({"image": {"registry": f"{registry.address}/gpu"}}, name="gpu", namespace="tidegauge")
+    assert f"image: {registry.address}/gpu/tidegauge-agent:{tidegauge.__version__}" in "".join(texts.values())
 
 
 def test_a_push_that_fails_says_so(tmp_path: Path) -> None:

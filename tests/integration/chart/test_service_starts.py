@@ -43,24 +43,27 @@ class Service:
 
     def __init__(self, pods: PodsHere, rendered: Rendered) -> None:
         self._pods, self._rendered = pods, rendered
-        self._parts = [pods.start(self._pod("DaemonSet/"), NODE_IP)]
+        self.parts = [pods.start(self._pod("DaemonSet/"), NODE_IP)]
 
     def start_head(self) -> None:
-        self._parts.append(self._pods.start(self._pod("StatefulSet/"), HEAD_IP))
+        self.parts.append(self._pods.start(self._pod("StatefulSet/"), HEAD_IP))
 
     def start_rank(self) -> None:
         """Of another user, in a container of its own."""
         self._pods.start_job(ADA, NODE_IP, sys.executable, str(RANK), "adas")
 
     def page(self, url: str, ip: str = HEAD_IP) -> str:
-        for part in self._parts:
+        for part in self.parts:
             assert part.poll() is None, part.communicate(timeout=10)[0]
         return self._pods.run(sys.executable, "-c", LOOK, url, ip=ip).stdout.strip()
 
     def helm_test(self) -> str | None:
         test = self._pods.start(self._pod("Pod/"), HEAD_IP)
         said, _ = test.communicate(timeout=100)
-        return said if test.returncode == 0 and NODE_NAME in said else None
+        if test.returncode != 0 or NODE_NAME not in said:
+            print(f"helm test ended with {test.returncode}: {said}")  # shown with a failure
+            return None
+        return str(said)
 
     def _pod(self, owner: str) -> Pod:
         [found] = [pod for pod in pods_in(self._rendered.objects) if pod.owner.startswith(owner)]
