@@ -11,6 +11,7 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping
@@ -35,7 +36,15 @@ from scheduler_hooks.kubernetes.workload_samples import owned_by, template, work
 from scheduler_values import incident
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents.actions import JobTarget
-from tidegauge.core.jobs.kubernetes import ATTEMPT, LEAK_CONDITION, PROFILE_LABEL, REQUEUE, SCHEDULER
+from tidegauge.core.jobs.kubernetes import (
+    ATTEMPT,
+    GPU_MEMORY,
+    LEAK_CONDITION,
+    NEEDED_MEMORY,
+    PROFILE_LABEL,
+    REQUEUE,
+    SCHEDULER,
+)
 from tidegauge.core.views import JobView
 from tidegauge.http.namespace_rights import READ, AccessRight
 from tidegauge_scheduler_hooks.facts import job_facts, surroundings
@@ -44,9 +53,15 @@ from tidegauge_scheduler_hooks.kubernetes.adapter import KubernetesScheduler
 from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
 from tidegauge_scheduler_hooks.kubernetes.client.leases import lease_age_s
 from tidegauge_scheduler_hooks.kubernetes.client.watches import ClientWatches
+from tidegauge_scheduler_hooks.kubernetes.controller.memory_checks import CONTROLLER_NAME, MISFIT_EVENT
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import renewed
 from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder, encode
-from tidegauge_scheduler_hooks.kubernetes.kueue import JOB_UID_LABEL, QUEUE_WORKLOADS
+from tidegauge_scheduler_hooks.kubernetes.kueue import (
+    ADMISSION_CHECKS,
+    JOB_UID_LABEL,
+    QUEUE_WORKLOADS,
+    RESOURCE_FLAVORS,
+)
 from tidegauge_scheduler_hooks.kubernetes.owners import (
     JOBSETS,
     KINDS,
@@ -58,7 +73,8 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
     watched_kinds,
 )
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
-from tidegauge_scheduler_hooks.kubernetes.ports import JOBS, PODS, Resource
+from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, JOBS, PODS, Resource
+from tidegauge_scheduler_hooks.kubernetes.team_policies import MEMORY_POLICIES, TeamPolicies
 from tidegauge_scheduler_hooks.kubernetes.token_reviewer import ApiTokenReviewer
 from tidegauge_scheduler_hooks.ports import RequeueChanges
 
@@ -68,9 +84,14 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NOWHERE = {"nodeSelector": {"none": "such"}, "restartPolicy": "Never"}
 MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
-    "all": {"workloads": {"actions": True, "podConditions": True}},
+    "all": {
+        "workloads": {"actions": True, "podConditions": True},
+        "memoryPolicies": {"enabled": True},
+        "kueueCheck": {"enabled": True},
+    },
     "one team": {
         "workloads": {"kinds": ["TrainJob"], "actions": True},
+        "memoryPolicies": {"enabled": True},
         "rbac": {"namespaces": [SYSTEM]},
     },
     "messages and marks": {
@@ -85,9 +106,12 @@ MODES: Mapping[str, Mapping[str, Any]] = {
         "rbac": {"kueue": False},
         "injection": {"certificates": {"mode": "secret", "secretName": "given", "caBundle": "LS0="}},
     },
+    "admission check, NRI": {"kueueCheck": {"enabled": True}, "injection": {"mode": "nri"}},
     "no controller": {"controller": {"enabled": False}, "injection": {"mode": "none"}},
 }
 """Each condition in the templates of roles is true in one of these and false in another."""
+OTHERS_VALUES = {"rbac.create", "webAccess.kubectlGroups"}
+"""Whether there are roles at all, and of whom none is head or controller."""
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +120,9 @@ def others_kinds(kube: KubeTarget) -> Iterator[None]:
     if kube.emulator is None:
         pytest.skip("what was asked for is recorded by the emulator alone")
     definitions = [
-        yaml.safe_load((CHART / "crds" / "memoryincidents.yaml").read_text(encoding="utf-8")),
-        *map(_definition, (JOBSETS, TRAINJOBS, PYTORCHJOBS, RAYJOBS, RAYCLUSTERS, QUEUE_WORKLOADS)),
+        *(yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted((CHART / "crds").glob("*.yaml"))),
+        *map(_definition, (JOBSETS, TRAINJOBS, PYTORCHJOBS, RAYJOBS, RAYCLUSTERS)),
+        *(_definition(one, status={}) for one in (QUEUE_WORKLOADS, ADMISSION_CHECKS, RESOURCE_FLAVORS)),
     ]
     for one in definitions:
         kube.admin.do("POST", DEFINITIONS, one)
@@ -113,14 +138,36 @@ def _is_served(admin: Connection, path: str) -> bool:
     return admin.ask("GET", path).code == 200
 
 
-def _definition(resource: Resource) -> dict[str, Any]:
+def _definition(resource: Resource, **subresources: Any) -> dict[str, Any]:
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": resource.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    version = {"name": resource.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema},
+               "subresources": subresources}  # fmt: skip
     names = {"kind": resource.kind, "plural": resource.plural, "singular": resource.kind.lower()}
     return {
         "metadata": {"name": f"{resource.plural}.{resource.group}"},
-        "spec": {"group": resource.group, "scope": "Namespaced", "names": names, "versions": [version]},
+        "spec": {
+            "group": resource.group,
+            "scope": "Namespaced" if resource.namespaced else "Cluster",
+            "names": names,
+            "versions": [version],
+        },
     }
+
+
+def test_each_value_that_the_roles_rest_on_is_set_in_a_mode() -> None:
+    template_text = (CHART / "templates" / "rbac.yaml").read_text(encoding="utf-8")
+    read = set(re.findall(r"\.Values\.([\w.]+)", template_text)) - OTHERS_VALUES
+    assert {"workloads.kinds", "injection.certificates.mode", "rbac.namespaces"} < read
+    assert read - {name for values in MODES.values() for name in _names(values)} == set()
+
+
+def _names(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """``rbac.kueue``"""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _names(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -131,6 +178,7 @@ def test_every_right_of_a_mode_is_used_in_it_and_none_is_lacking(
         release = stack.enter_context(installed(kube, namespace, tmp_path, MODES[mode]))
         cluster = Cluster(kube.admin, release, MODES[mode])
         release.lacks |= cluster.refused_by_intent()
+        cluster.make_flavor()
         with_controller = MODES[mode].get("controller", {}).get("enabled", True)
         port = 0
         if with_controller:
@@ -175,10 +223,11 @@ class Head:
         self._watches = ClientWatches(self.api, namespaces=said.split(",") if said else None)
         self.kinds = self.settings["kubernetes_kinds"].split(",")
         self.directory = PodDirectory(self._watches, self.kinds)
+        self.policies = TeamPolicies(self._watches) if self.settings.get("kubernetes_memory_policies") else None
         place, name = self.settings["kubernetes_controller"].split("/")
         self.port = KubernetesScheduler(
             self.api, self.directory, FakeRanks(), controller_age_s=lambda: lease_age_s(self.api, place, name),
-            kinds=self.kinds,
+            kinds=self.kinds, policies=self.policies,
         )  # fmt: skip
 
     def __enter__(self) -> Head:
@@ -203,6 +252,8 @@ class Cluster:
         self._shows = values.get("memoryIncidents", {}).get("enabled", True)
         self._asks_names = not values.get("webAccess", {}).get("open", False)
         self._webhook = values.get("injection", {}).get("mode", "webhook") == "webhook"
+        self._policies = values.get("memoryPolicies", {}).get("enabled", False)
+        self._checks = values.get("kueueCheck", {}).get("enabled", False)
         self._pids = itertools.count(1)
 
     def refused_by_intent(self) -> set[str]:
@@ -213,9 +264,17 @@ class Cluster:
         controller = lists | (set() if self._acts else patches)
         return {f"head: {one}" for one in head} | {f"controller: {one}" for one in controller}
 
+    def make_flavor(self) -> None:
+        """Of the controller's first list: what a Workload is judged by is known before it comes."""
+        if self._checks:
+            metadata = {"name": self._namespace, "annotations": {GPU_MEMORY: "40Gi"}}
+            self._create(RESOURCE_FLAVORS, {"metadata": metadata, "spec": {}})
+
     def head_does_all(self, head: Head) -> None:
         if self._asks_names:
             self._log_in(head)
+        if self._policies:
+            self._hear_a_team(head)
         for kind in [*watched_kinds(self._kinds), "Pod"]:
             view, target = self._running(head, kind)
             head.port.notify(target, "rank 0 leaks", decision_id=f"d-{kind}")
@@ -229,6 +288,10 @@ class Cluster:
             eventually(self._a_pod_is_marked)
         if self._kueue:
             self._half_a_restart_in_a_queue()
+        if self._policies:
+            eventually(lambda: is_true(self._get(MEMORY_POLICIES, "team"), "Accepted"))
+        if self._checks:
+            self._answer_a_check()
         if self._webhook:
             for owner in watched_kinds(self._kinds).values():
                 self._review(port, owner.resource)
@@ -240,6 +303,13 @@ class Cluster:
         user = ApiTokenReviewer(head.api, audience=None).review(token)
         assert user is not None
         assert not ApiAccessReviewer(head.api).may(user, AccessRight(READ, self._namespace))
+
+    def _hear_a_team(self, head: Head) -> None:
+        policies = head.policies
+        assert policies is not None
+        self._create(MEMORY_POLICIES, {"metadata": {"name": "team"}, "spec": {"mayRequeue": True}})
+        eventually(lambda: policies.of(self._namespace).may_requeue)
+        eventually(lambda: policies.problem is None)
 
     def _show_and_requeue(self, head: Head, view: JobView, target: JobTarget) -> None:
         if self._shows:
@@ -302,8 +372,9 @@ class Cluster:
         eventually(lambda: "status" in self._get(resource, "again"))
         self._annotate(resource, "again", {REQUEUE: _order("another-uid")})
         uid = made["metadata"]["uid"]
-        [event] = eventually(lambda: [one for one in self._events() if one["regarding"]["uid"] == uid])
-        assert event["reason"] == ("GpuMemoryRequeueDropped" if self._acts else "GpuMemoryRequeueWaits")
+        assert eventually(lambda: self._told(uid)) == [
+            "GpuMemoryRequeueDropped" if self._acts else "GpuMemoryRequeueWaits"
+        ]
 
     def _half_a_restart_in_a_queue(self) -> None:
         """A controller crashed before it had Kueue's Workload switched on."""
@@ -315,6 +386,30 @@ class Cluster:
         self._annotate(resource, "half", {ATTEMPT: "1", REQUEUE: _order(owner["metadata"]["uid"])})
         eventually(lambda: self._get(QUEUE_WORKLOADS, "half")["spec"]["active"])
         eventually(lambda: REQUEUE not in self._get(resource, "half")["metadata"]["annotations"])
+
+    def _answer_a_check(self) -> None:
+        """Kueue gave a job quota of a flavor with too little memory, and waits for a check of ours."""
+        name = self._namespace
+        self._create(ADMISSION_CHECKS, {"metadata": {"name": name}, "spec": {"controllerName": CONTROLLER_NAME}})
+        eventually(lambda: is_true(self._get(ADMISSION_CHECKS, name), "Active"))
+        body = workload(self._kinds[0], "checked", namespace=self._namespace)
+        body["spec"]["suspend"] = True
+        owner = self._create(KINDS[self._kinds[0]].resource, body)
+        made = template()
+        made["metadata"]["annotations"] = {NEEDED_MEMORY: "61Gi"}
+        pod_sets = [{"name": "main", "count": 1, "template": made}]
+        self._create(QUEUE_WORKLOADS, {"metadata": _owned("checked", owner), "spec": {"podSets": pod_sets}})
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        said = {"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", "message": ""}
+        status = {
+            "conditions": [{**said, "lastTransitionTime": since}],
+            "admission": {"podSetAssignments": [{"name": "main", "flavors": {"nvidia.com/gpu": name}}]},
+            "admissionChecks": [{"name": name, "state": "Pending", "message": "", "lastTransitionTime": since}],
+        }
+        path = f"{self._path(QUEUE_WORKLOADS, 'checked')}/status"
+        self._admin.do("PATCH", path, {"status": status}, content_type="application/merge-patch+json")
+        eventually(lambda: self._get(QUEUE_WORKLOADS, "checked")["status"]["admissionChecks"][0]["state"] == "Ready")
+        assert eventually(lambda: self._told(owner["metadata"]["uid"])) == [MISFIT_EVENT]
 
     def _review(self, port: int, resource: Resource) -> None:
         """A pod that names an owner which no watch has shown."""
@@ -337,7 +432,8 @@ class Cluster:
 
     def _path(self, resource: Resource, name: str = "") -> str:
         root = f"/apis/{resource.api_version}" if resource.group else "/api/v1"
-        return f"{root}/namespaces/{self._namespace}/{resource.plural}{name and '/'}{name}"
+        place = f"/namespaces/{self._namespace}" if resource.namespaced else ""
+        return f"{root}{place}/{resource.plural}{name and '/'}{name}"
 
     def _create(self, resource: Resource, body: Any) -> Any:
         kind = {"apiVersion": resource.api_version, "kind": resource.kind}
@@ -354,9 +450,11 @@ class Cluster:
         listed = self._admin.do("GET", self._path(PODS))["items"]
         return [one for one in listed if (one["metadata"].get("ownerReferences") or [{}])[0].get("uid") == uid]
 
-    def _events(self) -> list[Any]:
-        found: list[Any] = self._admin.do("GET", f"/apis/events.k8s.io/v1/namespaces/{self._namespace}/events")["items"]
-        return [one for one in found if one["reason"].startswith("GpuMemoryRequeue")]
+    def _told(self, uid: str) -> list[str]:
+        """The reasons of our Events on an object."""
+        found = self._admin.do("GET", self._path(EVENTS))["items"]
+        reasons = [one["reason"] for one in found if one["regarding"]["uid"] == uid]
+        return [reason for reason in reasons if reason.startswith("GpuMemory")]
 
 
 def _qualified(resource: Resource) -> str:
