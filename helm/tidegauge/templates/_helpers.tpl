@@ -275,7 +275,7 @@ true
 {{- /* The settings of agents: without those that only the head reads, whose change then makes no new pods on all nodes. */ -}}
 {{- define "tidegauge.agentSettings" -}}
 {{- $settings := include "tidegauge.settings" . | fromYaml -}}
-{{- $heads := "^(database_url|keep_(incidents|jobs)_.*|user_pseudonyms|policy_file|incident_severity|ray_jobs_.*|kubernetes_(kubeconfig|namespaces|kinds|requeue|resubmit|shared_gpu_replicas|controller|login|login_audience)|munge_.*|proxy_user_.*|trusted_proxies|public_url|contact|grafana_.*|alertmanager_url|notify_token_file|slack_.*|mail_.*|efficiency_mail_.*)$" -}}
+{{- $heads := "^(database_url|keep_(incidents|jobs)_.*|user_pseudonyms|policy_file|incident_severity|ray_jobs_.*|kubernetes_(kubeconfig|namespaces|kinds|requeue|resubmit|memory_policies|shared_gpu_replicas|controller|login|login_audience)|munge_.*|proxy_user_.*|trusted_proxies|public_url|contact|grafana_.*|alertmanager_url|notify_token_file|slack_.*|mail_.*|efficiency_mail_.*)$" -}}
 {{- range $name := keys $settings -}}
 {{- if regexMatch $heads $name }}{{ $settings = omit $settings $name }}{{ end -}}
 {{- end -}}

@@ -169,7 +169,8 @@ class PodsHere:
             if mount.get("readOnly") and not hidden:
                 lines.append(f"mount -o remount,bind,ro {path}")
         if pod.spec.get("automountServiceAccountToken", True) and pod.namespace:
-            mounted = f"{root}/var/run/secrets/kubernetes.io/serviceaccount"  # without token: there is no API server
+            # Without token: there is no API server. In an image /var/run is a link to /run, not to the root's.
+            mounted = f"{root}/run/secrets/kubernetes.io/serviceaccount"
             lines += [
                 f"mkdir -p {mounted}",
                 f"mount -t tmpfs tmpfs {mounted}",
