@@ -109,6 +109,12 @@ class AgentState:
         self._may_drop = True
         return self._earlier.pop(_name(process), None)
 
+    def unclaimed(self) -> tuple[ProcessId, ...]:
+        """Ranks of which something was kept that was not taken up yet."""
+        stems = [name[len(_RANKS) + 1 :].partition(".")[0] for name in self._earlier if name.startswith(f"{_RANKS}/")]
+        pairs = [stem.split("-") for stem in stems if stem.replace("-", "").isdigit() and stem.count("-") == 1]
+        return tuple(ProcessId(int(pid), int(ticks)) for pid, ticks in pairs if pid and ticks)
+
     def keep_node(self, content: StateDict) -> None:
         """``content``: not changed afterwards."""
         if content != self._last_node:

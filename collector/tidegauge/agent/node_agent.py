@@ -60,6 +60,7 @@ from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo
 from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.persons.forgotten import Forgotten
 from tidegauge.core.views import GpuView, NodeSummary, NodeView, RankView
+from tidegauge.osproc.processes import is_alive
 from tidegauge.rate_limited_log import FewLines
 
 if TYPE_CHECKING:  # it needs pydantic, and `tidegauge run` judges without
@@ -419,7 +420,11 @@ class NodeAgent:
             self._watches.look_after_processes(now_s)
         gpus, gpus_mono_ns = self._read_gpus()
         self._search.hear_of_gpus(frozenset(pid for gpu in gpus for pid in gpu.process_bytes or ()))
-        self._may_report = self._search.may_report  # before what was found is taken
+        # Before what was found is taken. Rings that an opener refused a moment ago are tried again only later: who was
+        # watched before this agent and lives is waited for as well.
+        hidden = () if self._may_report or self._state is None else self._state.unclaimed()
+        is_complete = self._search.may_report and not any(map(is_alive, hidden))
+        self._may_report = is_complete or self._search.has_waited
         with self._sources.measured("rings"):
             self._watches.take(self._search.found(), now_s)
             self._watches.read(gpus, gpus_mono_ns=gpus_mono_ns, now_s=now_s)

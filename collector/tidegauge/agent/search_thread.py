@@ -90,8 +90,13 @@ class NodeSearch:
     @property
     def may_report(self) -> bool:
         """Whether the ranks that were there at the start have been found, or not for ``FIRST_REPORT_S``."""
+        return self._has_found_all or self.has_waited
+
+    @property
+    def has_waited(self) -> bool:
+        """Whether nothing that was there at the start is waited for any longer."""
         waited_ns = self._clock.monotonic_ns() - self._started_ns
-        return not self.is_apart or self._has_found_all or waited_ns > FIRST_REPORT_S * 1e9
+        return not self.is_apart or waited_ns > FIRST_REPORT_S * 1e9
 
     def close(self) -> bool:
         """End the thread; false if a look hangs, which is not waited for."""

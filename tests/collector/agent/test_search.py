@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from fake_node import FakeNode, FakeRank
 from open_files import open_below
 from sample_views import identity
+from tidegauge.agent.agent_state import AgentState
 from tidegauge.agent.opening.local import LOCAL
 from tidegauge.agent.opening.remote import OpenerAwayError
 from tidegauge.agent.ranks.watches import WatchedRanks
@@ -19,6 +21,7 @@ from tidegauge.agent.rings.discovery import RingFile, RingFinder
 from tidegauge.agent.search_thread import FIRST_REPORT_S, STALE_AFTER_S
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank, ProcessId
 from tidegauge.core.jobs.kubernetes import PodCgroup
+from tidegauge.osproc.processes import identity_of
 from waiting import eventually
 
 if TYPE_CHECKING:
@@ -160,6 +163,25 @@ def test_reports_wait_for_the_ranks_that_a_silent_opener_hides(tmp_path: Path) -
     eventually(lambda: shown(node) and node.agent.may_report())
     assert VICTIM in shown(node)
     node.agent.close()
+
+
+def test_reports_wait_for_a_rank_of_before_that_lives_and_for_none_that_has_ended(tmp_path: Path) -> None:
+    """After the opener has answered again its refusals of before are still obeyed for a while."""
+    lives, ended = identity_of(os.getpid()), ProcessId(999_999_999, 1)
+    assert lives is not None
+    for kept, waits in ((lives, True), (ended, False)):
+        folder = tmp_path / f"{kept.pid}"
+        before = AgentState(folder / "agent", boot_id="b1")
+        before.close([kept], lambda _: {}, 0.0)
+        state = AgentState(folder / "agent", boot_id="b1")
+        assert state.unclaimed() == (kept,)
+        node = FakeNode(folder / "run", state=state)
+        node.agent.start_searching()
+        node.poll()
+        assert node.agent.may_report() is not waits
+        node.poll(FIRST_REPORT_S + 1)
+        assert node.agent.may_report()
+        node.agent.close()
 
 
 def test_a_look_that_hangs_counts_as_failing_until_it_comes_to_its_end(node: FakeNode, folders: Folders) -> None:
