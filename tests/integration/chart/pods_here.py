@@ -100,11 +100,11 @@ class PodsHere:
         self._started.append(process)
         return process
 
-    def end(self, pod: subprocess.Popen[str], *, within_s: float) -> int:
-        """The exit status of a pod's first container that is asked to end, as a kubelet asks."""
+    def end(self, pod: subprocess.Popen[str], *, within_s: float) -> None:
+        """Ask a pod's first container to end, as a kubelet does, and wait for that."""
         inside = Path(f"/proc/{pod.pid}/task/{pod.pid}/children").read_text().split()[0]  # nsenter waits for it
         os.kill(int(inside), signal.SIGTERM)
-        return pod.wait(within_s)
+        pod.wait(within_s)
 
     def start_job(self, uid: int, ip: str, *command: str) -> None:
         """A container of another user's, beside the pods there."""
