@@ -7,7 +7,6 @@ status, which Tidegauge alone writes (server-side apply): what is decided rests 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -16,6 +15,7 @@ from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import DecisionRecord, Disposition
 from tidegauge.core.incidents.wording import evidence_sentences, incident_sentence, meaning, rate, time_left
 from tidegauge_scheduler_hooks.kubernetes.events import cut
+from tidegauge_scheduler_hooks.kubernetes.owners import timestamp
 from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, KubeApi, Object, Patch, Resource
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
 
@@ -142,5 +142,4 @@ def _text(text: str) -> str:
 
 
 def _time(unix_s: float | None) -> str | None:
-    """``metav1.Time``."""
-    return None if unix_s is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))
+    return None if unix_s is None else timestamp(unix_s)

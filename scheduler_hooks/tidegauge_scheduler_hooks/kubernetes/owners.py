@@ -204,6 +204,11 @@ def time_s(text: object) -> float | None:
         return None
 
 
+def timestamp(unix_s: float) -> str:
+    """A ``Time`` of the API."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))
+
+
 def condition(obj: Object, name: str) -> Mapping[str, Any] | None:
     conditions = at(obj, ("status", "conditions")) or ()
     return next((one for one in conditions if one.get("type") == name), None)

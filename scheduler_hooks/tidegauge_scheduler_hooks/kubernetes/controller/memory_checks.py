@@ -20,7 +20,7 @@ from tidegauge_scheduler_hooks.kubernetes.events import cut, record_event
 from tidegauge_scheduler_hooks.kubernetes.kueue import ADMISSION_CHECKS, QUEUE_WORKLOADS, RESOURCE_FLAVORS
 from tidegauge_scheduler_hooks.kubernetes.memory_check.judging import FitAnswer, gpu_pod_sets, judge
 from tidegauge_scheduler_hooks.kubernetes.memory_check.needs import RecordedNeeds, stated_need
-from tidegauge_scheduler_hooks.kubernetes.owners import at, condition, controller_of, is_true, time_s
+from tidegauge_scheduler_hooks.kubernetes.owners import at, condition, controller_of, is_true, time_s, timestamp
 from tidegauge_scheduler_hooks.kubernetes.ports import KubeApi, Object, ObjectStore, Patch, Resource, Watches
 from tidegauge_scheduler_hooks.kubernetes.workloads import annotations_of
 from tidegauge_scheduler_hooks.ports import SchedulerError
@@ -157,7 +157,7 @@ class MemoryChecks:
         mine = {
             "state": "Rejected" if rejected else "Ready",
             "message": cut(answer.text, MAX_MESSAGE_BYTES),
-            "lastTransitionTime": _time(self._now_s()),
+            "lastTransitionTime": timestamp(self._now_s()),
         }
         states = [
             {"name": one["name"], **(mine if one["state"] == "Pending" else {key: one[key] for key in mine})}
@@ -200,7 +200,7 @@ class MemoryChecks:
             "reason": "Active",
             "message": f"Jobs pass within {self._options.within_s:g} s while a controller of Tidegauge leads",
             "observedGeneration": check["metadata"].get("generation", 0),
-            "lastTransitionTime": _time(self._now_s()),
+            "lastTransitionTime": timestamp(self._now_s()),
         }
         name = check["metadata"]["name"]
         body = {**_named(ADMISSION_CHECKS, name), "status": {"conditions": [active]}}
@@ -214,8 +214,3 @@ def _is_ours(check: Object) -> bool:
 
 def _named(resource: Resource, name: str) -> Mapping[str, Any]:
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}}
-
-
-def _time(unix_s: float) -> str:
-    """``metav1.Time``."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))

@@ -8,7 +8,7 @@ from typing import Any
 
 from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import StepCounts
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
-from tidegauge_scheduler_hooks.kubernetes.owners import condition
+from tidegauge_scheduler_hooks.kubernetes.owners import condition, timestamp
 from tidegauge_scheduler_hooks.kubernetes.ports import KubeApi, Object, ObjectStore, Patch, Resource, Watches
 from tidegauge_scheduler_hooks.kubernetes.team_policies import MEMORY_POLICIES, acceptance, read_policy
 
@@ -56,7 +56,7 @@ class PolicyStatuses:
     def _write(self, policy: Object) -> None:
         accepted, message = acceptance(read_policy(policy))
         metadata, before = policy["metadata"], condition(policy, "Accepted")
-        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now_s()))
+        since = timestamp(self._now_s())
         if before is not None and before.get("status") == str(accepted):
             since = before["lastTransitionTime"]
         said: dict[str, Any] = {

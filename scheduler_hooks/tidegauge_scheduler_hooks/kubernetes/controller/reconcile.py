@@ -21,7 +21,7 @@ from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.events import RESTARTED_EVENT, UNPROVEN_EVENT, record_event
 from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder
 from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS, active_patch, find_queue_workload
-from tidegauge_scheduler_hooks.kubernetes.owners import State
+from tidegauge_scheduler_hooks.kubernetes.owners import State, timestamp
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch, resume_patch
 from tidegauge_scheduler_hooks.kubernetes.ports import (
     PODS,
@@ -76,7 +76,7 @@ def condition_patch(pod: Object, message: str | None, *, now_s: float) -> dict[s
         "status": "False" if message is None else "True",
         "reason": REASON_OFF if message is None else REASON_ON,
         "message": "" if message is None else message,
-        "lastTransitionTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s)),
+        "lastTransitionTime": timestamp(now_s),
     }
     return {"metadata": {"uid": pod["metadata"]["uid"]}, "status": {"conditions": [condition]}}
 
