@@ -16,7 +16,8 @@ from tidegauge.core.incidents.actions import DecisionRecord, Disposition
 from tidegauge.core.incidents.wording import evidence_sentences, incident_sentence, meaning, rate, time_left
 from tidegauge_scheduler_hooks.kubernetes.events import cut
 from tidegauge_scheduler_hooks.kubernetes.owners import timestamp
-from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, KubeApi, Object, Patch, Resource
+from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, KubeApi, Resource
+from tidegauge_scheduler_hooks.kubernetes.statuses import apply_status
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
 
 MEMORY_INCIDENTS = Resource("tidegauge.dev", "v1alpha1", "memoryincidents", "MemoryIncident")
@@ -91,14 +92,8 @@ def write_incident(
     if workload is not None:
         with suppress(ConflictError):  # it is there
             api.create(MEMORY_INCIDENTS, namespace, incident_object(incident, workload))
-    name = object_name(incident)
-    body: Object = {
-        "apiVersion": MEMORY_INCIDENTS.api_version,
-        "kind": MEMORY_INCIDENTS.kind,
-        "metadata": {"name": name, "namespace": namespace},
-        "status": incident_status(incident, records),
-    }
-    api.patch(MEMORY_INCIDENTS, namespace, name, body, how=Patch.APPLY, subresource="status")
+    metadata = {"name": object_name(incident), "namespace": namespace}
+    apply_status(api, MEMORY_INCIDENTS, metadata, incident_status(incident, records))
 
 
 def _last_action(records: Sequence[DecisionRecord]) -> Mapping[str, Any] | None:

@@ -21,7 +21,8 @@ from tidegauge_scheduler_hooks.kubernetes.kueue import ADMISSION_CHECKS, QUEUE_W
 from tidegauge_scheduler_hooks.kubernetes.memory_check.judging import FitAnswer, gpu_pod_sets, judge
 from tidegauge_scheduler_hooks.kubernetes.memory_check.needs import RecordedNeeds, stated_need
 from tidegauge_scheduler_hooks.kubernetes.owners import at, condition, controller_of, is_true, time_s, timestamp
-from tidegauge_scheduler_hooks.kubernetes.ports import KubeApi, Object, ObjectStore, Patch, Resource, Watches
+from tidegauge_scheduler_hooks.kubernetes.ports import KubeApi, Object, ObjectStore, Resource, Watches
+from tidegauge_scheduler_hooks.kubernetes.statuses import apply_status
 from tidegauge_scheduler_hooks.kubernetes.workloads import annotations_of
 from tidegauge_scheduler_hooks.ports import SchedulerError
 
@@ -164,14 +165,7 @@ class MemoryChecks:
             for one in self._ours(workload)
         ]
         metadata = workload["metadata"]
-        body = {
-            **_named(QUEUE_WORKLOADS, metadata["name"]),
-            "metadata": {key: metadata[key] for key in ("name", "namespace", "resourceVersion")},
-            "status": {"admissionChecks": states},
-        }
-        self._api.patch(
-            QUEUE_WORKLOADS, metadata["namespace"], metadata["name"], body, how=Patch.APPLY, subresource="status"
-        )
+        apply_status(self._api, QUEUE_WORKLOADS, metadata, {"admissionChecks": states}, as_read=True)
         log.info("Workload %s/%s: %s", metadata["namespace"], metadata["name"], answer.text)
         if answer.verdict in (FitVerdict.DOES_NOT_FIT, FitVerdict.TOO_CLOSE):
             self._tell(workload, f"{answer.text}{'. Rejected' if rejected else '. It was not held'}")
@@ -202,15 +196,9 @@ class MemoryChecks:
             "observedGeneration": check["metadata"].get("generation", 0),
             "lastTransitionTime": timestamp(self._now_s()),
         }
-        name = check["metadata"]["name"]
-        body = {**_named(ADMISSION_CHECKS, name), "status": {"conditions": [active]}}
-        self._api.patch(ADMISSION_CHECKS, None, name, body, how=Patch.APPLY, subresource="status")
-        log.info("admission check %s is active", name)
+        apply_status(self._api, ADMISSION_CHECKS, check["metadata"], {"conditions": [active]})
+        log.info("admission check %s is active", check["metadata"]["name"])
 
 
 def _is_ours(check: Object) -> bool:
     return bool(at(check, ("spec", "controllerName")) == CONTROLLER_NAME)
-
-
-def _named(resource: Resource, name: str) -> Mapping[str, Any]:
-    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}}

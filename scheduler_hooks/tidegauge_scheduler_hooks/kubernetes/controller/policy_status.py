@@ -9,7 +9,8 @@ from typing import Any
 from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import StepCounts
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.owners import condition, timestamp
-from tidegauge_scheduler_hooks.kubernetes.ports import KubeApi, Object, ObjectStore, Patch, Resource, Watches
+from tidegauge_scheduler_hooks.kubernetes.ports import KubeApi, Object, ObjectStore, Resource, Watches
+from tidegauge_scheduler_hooks.kubernetes.statuses import apply_status
 from tidegauge_scheduler_hooks.kubernetes.team_policies import MEMORY_POLICIES, acceptance, read_policy
 
 
@@ -67,15 +68,7 @@ class PolicyStatuses:
             "observedGeneration": metadata.get("generation", 0),
             "lastTransitionTime": since,
         }
-        body = {
-            "apiVersion": MEMORY_POLICIES.api_version,
-            "kind": MEMORY_POLICIES.kind,
-            "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
-            "status": {"conditions": [said]},
-        }
-        self._api.patch(
-            MEMORY_POLICIES, metadata["namespace"], metadata["name"], body, how=Patch.APPLY, subresource="status"
-        )
+        apply_status(self._api, MEMORY_POLICIES, metadata, {"conditions": [said]})
 
 
 def _is_said(policy: Object) -> bool:
