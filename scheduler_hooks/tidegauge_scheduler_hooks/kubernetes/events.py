@@ -7,6 +7,7 @@ import socket
 import time
 from contextlib import suppress
 
+from tidegauge_scheduler_hooks.kubernetes.owners import OwnerReference
 from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, ConflictError, KubeApi, Object, Resource
 
 CONTROLLER = "tidegauge.dev/tidegauge"
@@ -53,6 +54,12 @@ def record_event(
     }
     with suppress(ConflictError):  # it is there
         api.create(EVENTS, metadata["namespace"], body)
+
+
+def regarding_owner(reference: OwnerReference, namespace: str) -> tuple[Resource, Object]:
+    """An owner that was not read, for ``record_event``."""
+    metadata = {"namespace": namespace, "name": reference.name, "uid": reference.uid}
+    return Resource(reference.group, reference.version, "", reference.kind), {"metadata": metadata}
 
 
 def micro_time(unix_s: float) -> str:

@@ -173,14 +173,16 @@ class OwnerReference(NamedTuple):
     kind: str
     name: str
     uid: str
+    version: str
 
 
 def controller_of(obj: Object) -> OwnerReference | None:
     """The one owner that manages the object."""
     for reference in obj["metadata"].get("ownerReferences") or ():
         if reference.get("controller"):
-            group, _, _version = reference.get("apiVersion", "").rpartition("/")
-            return OwnerReference(group, reference.get("kind", ""), reference.get("name", ""), reference.get("uid", ""))
+            group, _, version = reference.get("apiVersion", "").rpartition("/")
+            kind, name, uid = (reference.get(key, "") for key in ("kind", "name", "uid"))
+            return OwnerReference(group, kind, name, uid, version)
     return None
 
 

@@ -16,7 +16,7 @@ from tidegauge.estimator.results import FitVerdict
 from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import StepCounts
 from tidegauge_scheduler_hooks.kubernetes.controller.options import MemoryCheckOptions
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
-from tidegauge_scheduler_hooks.kubernetes.events import cut, record_event
+from tidegauge_scheduler_hooks.kubernetes.events import cut, record_event, regarding_owner
 from tidegauge_scheduler_hooks.kubernetes.kueue import ADMISSION_CHECKS, QUEUE_WORKLOADS, RESOURCE_FLAVORS
 from tidegauge_scheduler_hooks.kubernetes.memory_check.judging import FitAnswer, gpu_pod_sets, judge
 from tidegauge_scheduler_hooks.kubernetes.memory_check.needs import RecordedNeeds, stated_need
@@ -172,13 +172,8 @@ class MemoryChecks:
 
     def _tell(self, workload: Object, note: str) -> None:
         """Leave an Event for the job's owner, once for each admission. The answer counts, with or without."""
-        regarding: tuple[Resource, Object] = (QUEUE_WORKLOADS, workload)
-        if (job := controller_of(workload)) is not None:
-            version = next(
-                one["apiVersion"] for one in workload["metadata"]["ownerReferences"] if one["uid"] == job.uid
-            ).rpartition("/")[2]
-            of_job = {"name": job.name, "namespace": workload["metadata"]["namespace"], "uid": job.uid}
-            regarding = (Resource(job.group, version, "", job.kind), {"metadata": of_job})
+        job, namespace = controller_of(workload), workload["metadata"]["namespace"]
+        regarding = (QUEUE_WORKLOADS, workload) if job is None else regarding_owner(job, namespace)
         reserved = (condition(workload, "QuotaReserved") or {}).get("lastTransitionTime")
         admission = f"{workload['metadata']['uid']}/{reserved}"
         try:

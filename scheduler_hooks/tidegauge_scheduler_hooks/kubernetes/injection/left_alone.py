@@ -7,7 +7,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tidegauge_scheduler_hooks.kubernetes.events import UNWATCHED_EVENT, record_event
+from tidegauge_scheduler_hooks.kubernetes.events import UNWATCHED_EVENT, record_event, regarding_owner
+from tidegauge_scheduler_hooks.kubernetes.owners import controller_of
 from tidegauge_scheduler_hooks.kubernetes.ports import KubeApi, Object, Resource
 from tidegauge_scheduler_hooks.ports import PermanentError
 
@@ -18,8 +19,7 @@ MAX_WAITING = 256
 
 
 class _Owner(NamedTuple):
-    resource: Resource
-    obj: Object
+    regarding: tuple[Resource, Object]
     note: str
 
 
@@ -33,23 +33,22 @@ class OwnersToTell:
 
     def note(self, namespace: str, metadata: Mapping[str, Any], note: str) -> None:
         """Its controller is to be told, once. One without a controller was made by hand, and has had the warning."""
-        for reference in metadata.get("ownerReferences") or ():
-            if reference.get("controller"):
-                group, _, version = reference["apiVersion"].rpartition("/")
-                obj = {"metadata": {"namespace": namespace, "name": reference["name"], "uid": reference["uid"]}}
-                owner = _Owner(Resource(group, version, "", reference["kind"]), obj, note)
-                with self._lock:
-                    if reference["uid"] not in self._told and len(self._waiting) < MAX_WAITING:
-                        self._waiting[reference["uid"]] = owner
+        reference = controller_of({"metadata": metadata})
+        if reference is None:
+            return
+        object_uid = reference.uid
+        with self._lock:
+            if object_uid not in self._told and len(self._waiting) < MAX_WAITING:
+                self._waiting[object_uid] = _Owner(regarding_owner(reference, namespace), note)
 
     def tell(self, api: KubeApi) -> None:
         """Leave the Events. Raises ``TemporaryError``: those that are left wait for the next call."""
         with self._lock:
             waiting = dict(self._waiting)
         refused: PermanentError | None = None
-        for uid, (resource, obj, note) in waiting.items():
+        for uid, (regarding, note) in waiting.items():
             try:
-                record_event(api, (resource, obj), reason=UNWATCHED_EVENT, note=note, decision_id="left-alone")
+                record_event(api, regarding, reason=UNWATCHED_EVENT, note=note, decision_id="left-alone")
             except PermanentError as error:  # gone by now, or not our right: the next call would fare no better
                 refused = error
             with self._lock:
