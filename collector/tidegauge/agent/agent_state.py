@@ -22,6 +22,7 @@ from typing import Any
 
 from tidegauge.agent.opening.safe_files import closing_fd
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.run_dirs import process_in
 from tidegauge.core.version import __version__
 from tidegauge.files import clear_drafts, replace_file
 
@@ -111,9 +112,8 @@ class AgentState:
 
     def unclaimed(self) -> tuple[ProcessId, ...]:
         """Ranks of which something was kept that was not taken up yet."""
-        stems = [name[len(_RANKS) + 1 :].partition(".")[0] for name in self._earlier if name.startswith(f"{_RANKS}/")]
-        pairs = [stem.split("-") for stem in stems if stem.replace("-", "").isdigit() and stem.count("-") == 1]
-        return tuple(ProcessId(int(pid), int(ticks)) for pid, ticks in pairs if pid and ticks)
+        processes = (process_in(Path(name).stem) for name in self._earlier)
+        return tuple(process for process in processes if process is not None)
 
     def keep_node(self, content: StateDict) -> None:
         """``content``: not changed afterwards."""

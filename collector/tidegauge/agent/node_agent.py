@@ -422,9 +422,10 @@ class NodeAgent:
         self._search.hear_of_gpus(frozenset(pid for gpu in gpus for pid in gpu.process_bytes or ()))
         # Before what was found is taken. Rings that an opener refused a moment ago are tried again only later: who was
         # watched before this agent and lives is waited for as well.
-        hidden = () if self._may_report or self._state is None else self._state.unclaimed()
-        is_complete = self._search.may_report and not any(map(is_alive, hidden))
-        self._may_report = is_complete or self._search.has_waited
+        if not self._may_report:
+            hidden = () if self._state is None else self._state.unclaimed()
+            is_complete = self._search.has_found_all and not any(map(is_alive, hidden))
+            self._may_report = is_complete or self._search.has_waited
         with self._sources.measured("rings"):
             self._watches.take(self._search.found(), now_s)
             self._watches.read(gpus, gpus_mono_ns=gpus_mono_ns, now_s=now_s)

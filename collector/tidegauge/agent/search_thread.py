@@ -69,8 +69,8 @@ class NodeSearch:
         self._thread: threading.Thread | None = None
         self._started_ns = 0
         self._has_looked = threading.Event()
-        self._has_found_all = False
-        """The ranks that were there at the start."""
+        self.has_found_all = False
+        """Whether the ranks that were there at the start have been found."""
         self._stop = threading.Event()
 
     @property
@@ -88,13 +88,9 @@ class NodeSearch:
         self._has_looked.wait(FIRST_LOOKS_S)
 
     @property
-    def may_report(self) -> bool:
-        """Whether the ranks that were there at the start have been found, or not for ``FIRST_REPORT_S``."""
-        return self._has_found_all or self.has_waited
-
-    @property
     def has_waited(self) -> bool:
-        """Whether nothing that was there at the start is waited for any longer."""
+        """Whether the ranks that were there at the start are waited for no longer: not for ``FIRST_REPORT_S``, and not
+        where each poll searches first."""
         waited_ns = self._clock.monotonic_ns() - self._started_ns
         return not self.is_apart or waited_ns > FIRST_REPORT_S * 1e9
 
@@ -212,7 +208,7 @@ class NodeSearch:
             if found and looks < MAX_FIRST_LOOKS and not self._has_looked.is_set():
                 continue
             if self._sources.success.get("opener", True) and not (found and self._has_looked.is_set()):
-                self._has_found_all = True
+                self.has_found_all = True
             self._has_looked.set()
             self._stop.wait(every_s)
 

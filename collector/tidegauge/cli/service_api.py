@@ -89,9 +89,9 @@ def not_running(files: StateFiles) -> str:
 
 def how_it_starts_again(files: StateFiles, record: ServiceRecord | None) -> str:
     """The command, quoted, that starts a crashed service as what it was: head, or node of its head."""
-    joins = record is not None and not record.spec.is_head
-    where = f" --join {record.spec.head_address} --token-file {files.token}" if record is not None and joins else ""
-    return f"`tidegauge up{where}`"
+    if record is None or record.spec.is_head:
+        return "`tidegauge up`"
+    return f"`tidegauge up --join {record.spec.head_address} --token-file {files.token}`"
 
 
 def ask(args: argparse.Namespace, path: str, *, timeout_s: float = ANSWER_S, quietly: bool = False) -> dict[str, Any]:

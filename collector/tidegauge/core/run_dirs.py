@@ -92,10 +92,15 @@ def launch_socket_name(process: ProcessId) -> str:
 def process_of(name: str) -> ProcessId | None:
     """The process that one of these file names speaks of, or ``None`` for any other file."""
     stem, dot, suffix = name.partition(".")
+    return process_in(stem) if dot + suffix in _SUFFIXES else None
+
+
+def process_in(stem: str) -> ProcessId | None:
+    """The process of ``PID-TICKS``, or ``None`` for any other text."""
     pid, dash, ticks = stem.partition("-")
-    if dot + suffix not in _SUFFIXES or not dash:
+    if not dash or len(stem) > 40:
         return None
-    if not (pid.isascii() and pid.isdigit() and ticks.isascii() and ticks.isdigit()) or len(stem) > 40:
+    if not (pid.isascii() and pid.isdigit() and ticks.isascii() and ticks.isdigit()):
         return None
     return ProcessId(int(pid), int(ticks))
 

@@ -49,8 +49,8 @@ if TYPE_CHECKING:  # it needs pydantic, and `tidegauge run` judges without
 _log = logging.getLogger(__name__)
 
 MAX_QUEUED = 8
-MAX_FREE = 1024
 """Each has up to three files open."""
+MAX_FREE = 1024
 TIDY_EVERY_S = 900.0
 CLOSE_WAITS_S = 5.0
 CLOCK_FILE = "clock.json"
@@ -115,11 +115,11 @@ class EvidenceCollector:
         self._gpus: Mapping[DeviceUuid, GpuView] = {}
         self._tasks: queue.SimpleQueue[_Task | RankAsk | _Forget | None] = queue.SimpleQueue()
         self._refusals: queue.SimpleQueue[_Refusal] = queue.SimpleQueue()
+        """From other threads, to be counted by the next round."""
         self._taken_before: queue.SimpleQueue[Tenant] = queue.SimpleQueue()
         """Whose budget was charged for a piece that an agent before took."""
         self._free: dict[tuple[ProcessId, bool], None] = {}
         """The thread's: of which files a piece of before was free."""
-        """From other threads, to be counted by the next round."""
         self._idle = threading.Condition()
         self._under_way = 0
         self._closed = False

@@ -14,8 +14,9 @@ from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """The file with a pod's own namespace, written by the kubelet."""
-MAX_HELD_S = 600
 SERVICE_ACCOUNT_TOKEN = SERVICE_ACCOUNT_NAMESPACE.with_name("token")
+MAX_HELD_S = 600
+"""Of ``--memory-check-within``."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
