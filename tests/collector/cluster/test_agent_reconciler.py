@@ -1,11 +1,17 @@
-"""`AgentKeeper`: one agent on every alive node, with an engine that plays along or does not."""
+"""`AgentReconciler`: one agent on every alive node, with an engine that plays along or does not."""
 
 from __future__ import annotations
 
 import pytest
 
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.ray_service.agent_reconciler import RETRY_S, WEDGED_S, AgentReconciler, EngineError
+from tidegauge.cluster.ray_service.agent_reconciler import (
+    LATE_TICK_S,
+    RETRY_S,
+    WEDGED_S,
+    AgentReconciler,
+    EngineError,
+)
 from tidegauge.cluster.views import EngineNode, NodeHealth
 from tidegauge.core.views import NodeSummary
 
@@ -102,6 +108,30 @@ def test_an_agent_that_stays_silent_is_replaced(cluster: Cluster) -> None:
     asked = [step for _ in range(int(WEDGED_S / RETRY_S) + 2) for step in cluster.tick(after_s=RETRY_S)]
     assert asked.count(("end", "a")) == 1
     assert asked[asked.index(("end", "a")) + 1] == ("ensure", "a")
+
+
+def test_an_agent_is_not_replaced_for_the_time_in_which_the_head_was_stopped(cluster: Cluster) -> None:
+    cluster.engine.nodes = ["a"]
+    cluster.tick()
+    cluster.report("a")
+    cluster.tick()
+    assert cluster.tick(after_s=10 * WEDGED_S) == [("ensure", "a")]
+    asked = [step for _ in range(int(WEDGED_S / RETRY_S)) for step in cluster.tick(after_s=RETRY_S)]
+    assert ("end", "a") not in asked
+    assert ("end", "a") in cluster.tick(after_s=RETRY_S)
+
+
+def test_an_agent_is_not_replaced_for_the_time_in_which_the_engine_was_away(cluster: Cluster) -> None:
+    cluster.engine.nodes = ["a"]
+    cluster.tick()
+    cluster.report("a")
+    cluster.tick()
+    cluster.engine.away = True
+    for _ in range(int(WEDGED_S / LATE_TICK_S) + 1):
+        with pytest.raises(EngineError):
+            cluster.tick(after_s=LATE_TICK_S)
+    cluster.engine.away = False
+    assert cluster.tick() == [("ensure", "a")]
 
 
 def test_trouble_with_one_node_does_not_keep_the_others_waiting(cluster: Cluster) -> None:

@@ -25,6 +25,8 @@ RETRY_S = 5.0
 WEDGED_S = 60.0
 """An agent without a report for this long is replaced. Long, because a host under memory pressure stalls for many
 seconds, and a new agent has to begin with what the old one saved."""
+LATE_TICK_S = 15.0
+"""Where ticks are further apart than this, the head itself was stopped, or its engine away: agents could not report."""
 
 
 class Engine(Protocol):
@@ -52,6 +54,7 @@ class _Care:
     """The latest actions on one node, on the monotonic clock."""
 
     since_s: float
+    """When its agent last reported, or could begin to."""
     tried_s: float | None = None
     held: str | None = None
 
@@ -64,6 +67,7 @@ class AgentReconciler:
         self._coordinator = coordinator
         self._monotonic_s = monotonic_s
         self._care: dict[str, _Care] = {}
+        self._ticked_s = float("-inf")
 
     def tick(self) -> None:
         """Raises ``EngineError`` when the nodes cannot be listed; trouble with one node is logged and tried again."""
@@ -72,8 +76,11 @@ class AgentReconciler:
         alive = {node.node_id for node in nodes}
         self._care = {node_id: care for node_id, care in self._care.items() if node_id in alive}
         now_s = self._monotonic_s()
+        was_away, self._ticked_s = now_s - self._ticked_s > LATE_TICK_S, now_s
         for node in nodes:
             care = self._care.setdefault(node.node_id, _Care(since_s=now_s))
+            if was_away:
+                care.since_s = now_s
             try:
                 self._look_after(node, care, now_s)
             except EngineError as error:
