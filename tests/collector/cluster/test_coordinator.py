@@ -11,7 +11,7 @@ import pytest
 from sample_views import LEAK, MIB, identity, rank_summary
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.coordinator.event_log import MAX_EVENTS
-from tidegauge.cluster.coordinator.known_node import MAX_RANKS_KEPT
+from tidegauge.cluster.coordinator.known_node import MAX_HIDDEN_S, MAX_RANKS_KEPT
 from tidegauge.cluster.views import EngineNode, EventKind, NodeHealth
 from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound, bounded_verdict
 from tidegauge.core.ids import JobId, ProcessId
@@ -127,6 +127,37 @@ def test_a_node_that_only_the_engine_knows_is_waiting_for_its_agent(site: Site) 
     assert (node.health, node.agent_pid, node.last_report_age_s) == (NodeHealth.WAITING, None, None)
     site.report()
     assert site.health() == {"node-a": NodeHealth.OK}
+
+
+def test_ranks_that_a_new_agent_cannot_see_for_a_silent_opener_are_stale_not_ended(site: Site) -> None:
+    site.report(rank_summary(0), rank_summary(1))
+    for _ in range(5):
+        site.pass_s(60)
+        site.report(incarnation="i2", opener_answers=False)
+        (job,) = site.coordinator.jobs()
+        assert [rank.alive for rank in job.ranks] == [True, True]
+        assert job.stale == (0, 1)
+    site.report(rank_summary(0), incarnation="i2", opener_answers=True)
+    (job,) = site.coordinator.jobs()
+    assert [rank.alive for rank in job.ranks] == [True, False]
+    assert job.stale == ()
+
+
+def test_ranks_that_an_agent_saw_end_beside_a_silent_opener_have_ended(site: Site) -> None:
+    site.report(rank_summary(0), rank_summary(1))
+    site.report(rank_summary(0), rank_summary(1, alive=False), opener_answers=False)
+    site.report(rank_summary(0), opener_answers=False)
+    (job,) = site.coordinator.jobs()
+    assert [rank.alive for rank in job.ranks] == [True, False]
+
+
+def test_ranks_that_nobody_can_see_for_too_long_have_ended(site: Site) -> None:
+    site.report(rank_summary(0))
+    site.report(incarnation="i2", opener_answers=False)
+    site.pass_s(MAX_HIDDEN_S)
+    site.report(incarnation="i2", opener_answers=False)
+    (job,) = site.coordinator.jobs()
+    assert [rank.alive for rank in job.ranks] == [False]
 
 
 def test_a_silent_node_goes_stale_once_and_its_ranks_with_it(site: Site) -> None:

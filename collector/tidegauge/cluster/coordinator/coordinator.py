@@ -390,6 +390,8 @@ class Coordinator:
         for key in node.ranks.keys() - reported.keys():
             # The agent has forgotten it, so its process is gone (agents keep ended ranks for a while themselves).
             if node.ranks[key].alive:
+                if node.may_hide_ranks(now_s):
+                    continue
                 self._board.put(node, key, replace(node.ranks[key], alive=False))
             node.ended_s.setdefault(key, now_s)
         for key in node.crowded_out():

@@ -116,8 +116,9 @@ class JobBoard:
             hostname, node_id = node.hostname, node.node_id
             stale = node.was_stale or node.gone_s is not None
             for key in keys:
-                rank = node.ranks[key]
-                yield RankOnNode(rank, hostname, stale, node_id, node.launch_of(rank), key in node.named)
+                rank, named = node.ranks[key], key in node.named
+                hidden = node.opener_silent_s is not None and rank.alive and not named
+                yield RankOnNode(rank, hostname, stale or hidden, node_id, node.launch_of(rank), named)
 
     def job_keys(self) -> tuple[JobKey, ...]:
         return tuple(self._places)

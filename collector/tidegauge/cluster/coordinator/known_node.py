@@ -21,6 +21,8 @@ KNOWN_INCARNATIONS = 8
 MAX_RANKS_KEPT = 2 * MAX_RANKS
 """Of one node: all that its agent watches, and as many that ended lately. A process that calls itself another rank in
 every report leaves an ended one behind each time."""
+MAX_HIDDEN_S = 900.0
+"""How long ranks that nobody can see count as running: as long as an incident waits for a job that nobody hears of."""
 
 RankOfProcess = tuple[RankKey, ProcessId]
 """A rank that was restarted in place is two of them."""
@@ -54,6 +56,8 @@ class KnownNode:
     """Of the same ranks as ``ranks``."""
     problem: str | None = None
     """As ``NodeStatus.problem``."""
+    opener_silent_s: float | None = None
+    """Since when its agent has told that the opener does not answer; ``None``: it does, or there is none."""
 
     @property
     def hostname(self) -> str:
@@ -69,6 +73,14 @@ class KnownNode:
         self.summary, self.heard_s, self.was_stale = summary, now_s, False
         self.launches = {launch.process: launch for launch in reversed(summary.launches)}
         self.ended_launches = tuple(summary.ended_launches)
+        if summary.opener_answers is not False:
+            self.opener_silent_s = None
+        elif self.opener_silent_s is None:
+            self.opener_silent_s = now_s
+
+    def may_hide_ranks(self, now_s: float) -> bool:
+        """Whether ranks may run that its agent cannot see: it was started while the opener did not answer."""
+        return self.opener_silent_s is not None and now_s - self.opener_silent_s < MAX_HIDDEN_S
 
     def tell_pace(self, every_s: float, *, stale_after_s: float) -> None:
         """Note the report period that its agent, which has just reported, is asked for. Its figures are stale after
