@@ -40,9 +40,14 @@ def agents_lived_on(site: ChaosSite, watch: Watch) -> None:
     assert now == {name: watch.agents[name] for name in now}, f"agents were replaced: {now}, before {watch.agents}"
 
 
-def without_the_victim(site: ChaosSite) -> None:
-    if VICTIM in site.jobs:
-        site.jobs.pop(VICTIM).stop()
+def without(name: str) -> Callable[[ChaosSite], None]:
+    """A cleanup: the scenario's own job has ended. Its files stay, so no two scenarios share a name."""
+
+    def run(site: ChaosSite) -> None:
+        if name in site.jobs:
+            site.jobs.pop(name).stop()
+
+    return run
 
 
 def while_acting(hurt: Callable[[ChaosSite, Watch], object]) -> Callable[[ChaosSite, Watch], None]:
@@ -93,7 +98,7 @@ def acting(name: str, what: str, hurt: Callable[[ChaosSite, Watch], object], *, 
 
 
 SCENARIOS = (
-    Scenario("rank", "SIGKILL to a rank", kill_a_rank, cleanup=without_the_victim),
+    Scenario("rank", "SIGKILL to a rank", kill_a_rank, cleanup=without(VICTIM)),
     Scenario("agent", "SIGKILL to the agent beside the leak", kill(1, "agent")),
     Scenario("raylet", "SIGKILL to the raylet beside the leak", kill(1, "raylet")),
     Scenario("supervisor", "SIGKILL to the supervisor beside the leak", kill(1, "supervisor")),

@@ -8,10 +8,11 @@ from chaos.ledger import Watch
 from chaos.nodes import Node
 from chaos.scenario import Scenario
 from chaos.scenarios_freeze import FROZEN_S, freeze, stopped
-from chaos.scenarios_kills import VICTIM, kill, without_the_victim
+from chaos.scenarios_kills import kill, without
 from chaos.site import INCIDENT_WITHIN_S, ChaosSite
 from integration.security.users import ADA
 
+NEWCOMER = "newcomer"
 LOOK_EVERY_S = 0.01
 
 
@@ -19,7 +20,7 @@ def kill_while_a_rank_starts(site: ChaosSite, watch: Watch) -> None:
     """At the moment when the first ring of a new job is there, which the agent has not opened yet."""
     node = site.nodes[1]
     before = _rings(node)
-    job = site.start_job(VICTIM, node, requeue=False)
+    job = site.start_job(NEWCOMER, node, requeue=False)
     watch.dead(job.name)
     until_s = time.monotonic() + INCIDENT_WITHIN_S
     while not _rings(node) - before:
@@ -48,5 +49,5 @@ SCENARIOS = (
     Scenario("frozen-opener-agent", f"SIGKILL to the agent while its opener is stopped for {FROZEN_S:.0f} s",
              kill_the_agent_beside_a_frozen_opener),
     Scenario("opener-rank-starts", "SIGKILL to the opener as a rank begins", kill_while_a_rank_starts,
-             cleanup=without_the_victim),
+             cleanup=without(NEWCOMER)),
 )  # fmt: skip
