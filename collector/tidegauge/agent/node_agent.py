@@ -74,6 +74,8 @@ OPEN_FILES = 8 * MAX_RANKS
 
 STALE_AFTER_S = 5.0
 STALE_POLLS = 5
+MIN_SEARCH_PERIOD_S = 1.0
+"""Between two searches for what is new, which cost a node as much as the polls of its ranks."""
 """The same in polls, where these are rarer than a second."""
 
 
@@ -227,7 +229,7 @@ class NodeAgent:
     def start_searching(self) -> None:
         """Search apart from the polls from now on, so that they never wait for anybody's files. Without this call
         each poll searches first."""
-        self._search.start(self._settings.poll_period_s)
+        self._search.start(max(MIN_SEARCH_PERIOD_S, self._settings.poll_period_s))
 
     def may_report(self) -> bool:
         """Whether the ranks that were there before this agent are in its view, as far as that is waited for."""
