@@ -146,6 +146,11 @@ class FakeProcs:
         watched = (facts.process for facts in self.facts.values())
         return next((process for process in (*watched, *self.others) if process.pid == pid), None)
 
+    def is_gone(self, pid: int) -> bool:
+        if self.failing:
+            raise OSError(24, "Too many open files")
+        return self.process_at(pid) is None
+
     def looks_like_data_worker(self, process: ProcessId) -> bool:
         return process in self.data_workers
 

@@ -71,7 +71,7 @@ def _report(node: int, step: int, *, world_size: int) -> NodeSummary:
     gpus = tuple(
         GpuView(
             _uuid(node, gpu), gpu, "NVIDIA H100 80GB HBM3", LIMIT, rank.reserved_bytes + 500 * MIB + _others(node, gpu),
-            _others(node, gpu),
+            _others(node, gpu), unheld_bytes=2 * GIB, unheld_for_s=600.0 if (node, gpu) == (3, 1) else None,
         )
         for gpu, rank in enumerate(ranks)
     )  # fmt: skip

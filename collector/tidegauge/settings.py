@@ -248,6 +248,9 @@ class Settings(BaseModel):
     """Whether teams may narrow what is done in their namespaces, by objects of the kind MemoryPolicy
     (docs/kubernetes_actions.md). The head needs the right to list and watch them: without it nothing is done to any
     workload. Default: no."""
+    kubernetes_node_conditions: bool = False
+    """Whether the head writes the condition ``GpuMemoryUnheld`` of nodes (docs/kubernetes.md). It needs the right to
+    get nodes and to patch their status. Default: no."""
     kubernetes_resubmit: bool = False
     """Has no effect, and is still accepted: workloads are no longer submitted again as copies."""
     kubernetes_shared_gpu_replicas: int | None = Field(default=None, ge=2, le=64)

@@ -61,10 +61,10 @@ DECIDE_AGAIN_S = 5.0
 
 def workers_for(schedulers: int) -> int:
     """The number of calls at once: actions, the query of all jobs, the one of ended jobs (``job_ends``), remarks on
-    these (``end_remarks``) and incidents that are shown (``shown_incidents``) per scheduler, and messages. With as
-    many workers no call that hangs delays another, or the loop."""
+    these (``end_remarks``) and incidents that are shown (``shown_incidents``) per scheduler, messages, and conditions
+    of nodes. With as many workers no call that hangs delays another, or the loop."""
     times = CarryOutTimes()
-    return schedulers * (times.calls_per_scheduler + 4) + times.messages_at_once
+    return schedulers * (times.calls_per_scheduler + 4) + times.messages_at_once + 1
 
 
 class Cluster(Protocol):

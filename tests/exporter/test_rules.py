@@ -131,6 +131,7 @@ def test_the_alerts_are_those_that_others_rely_on() -> None:
         "TidegaugeOutOfMemory",
         "TidegaugeFragmentation",
         "TidegaugeUntrackedGrowth",
+        "TidegaugeGpuMemoryUnheld",
         "TidegaugeMemoryNearlyFull",
         "TidegaugeRankLost",
         "TidegaugeRankSilent",

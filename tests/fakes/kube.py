@@ -222,6 +222,10 @@ class FakeKube:
         subresource: str | None = None,
     ) -> Object:
         def do() -> Object:
+            if how is Patch.APPLY and subresource is None and (namespace, name) not in self._of(resource):
+                # Without a uid a server would make the object.
+                assert isinstance(patch, Mapping)
+                raise ConflictError(f"uid mismatch: {patch['metadata']['uid']}, and no existing object was found")
             before = self._existing(resource, namespace, name)
             uid = before["metadata"]["uid"]
             after = patched(before, patch, how, applied=self._applied.get(uid))

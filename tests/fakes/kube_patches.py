@@ -83,9 +83,13 @@ def _merged(before: Any, patch: Any, lists: Callable[[list[Any], list[Any]], lis
 def _without(before: Any, applied: Mapping[str, Any], patch: Mapping[str, Any]) -> Any:
     """Without what was applied before and is not now; entries of lists that are told apart count by their key."""
     for name, said in applied.items():
-        if name in ("apiVersion", "kind", "metadata"):
+        if name in ("apiVersion", "kind"):
             continue
-        if name not in patch:
+        if name == "metadata":
+            kept = patch["metadata"].get("annotations") or {}
+            for given_up in (said.get("annotations") or {}).keys() - kept.keys():
+                before["metadata"].get("annotations", {}).pop(given_up, None)
+        elif name not in patch:
             before.pop(name, None)
         elif isinstance(said, Mapping) and name in before:
             _without(before[name], said, patch[name])

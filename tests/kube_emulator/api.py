@@ -126,6 +126,9 @@ class Api:
         schema, key = schema_of(resource), self._key(request, request.name)
         force = request.query.get("force") == "true"
         if self.store.get(key) is None and not request.subresource:
+            if uid := (body.get("metadata") or {}).get("uid"):
+                words = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                raise conflict(resource, request.name, words)
             named = {**body, "metadata": {**(body.get("metadata") or {}), "name": request.name}}
             reply = Reply(shown(resource, self._commit_new(request, self.intake.new_object(request, named))), 201)
         else:

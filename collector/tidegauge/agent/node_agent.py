@@ -7,7 +7,7 @@ import os
 import resource
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +52,7 @@ from tidegauge.agent.slurm.records import SlurmRecords
 from tidegauge.agent.source_health import SkipCounts, SourceHealths
 from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.core.detector import RankDetector
+from tidegauge.core.detector.unheld import MemoryInUse, UnheldMemory, UnheldMemoryWatch
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
@@ -178,6 +179,7 @@ class NodeAgent:
         self._evidence = evidence
         self._host_memory = host_memory or NoHostMemory()
         self._children = GpuChildren(procs)
+        self._unheld = UnheldMemoryWatch()
         self._skips = SkipCounts(_log)
         self._own_run_dirs = tuple(HostRunDir(path, opener) for path in run_dirs)
         self._containers = containers
@@ -447,7 +449,8 @@ class NodeAgent:
         self._host_memory.watch(_heads_of_trees(ranks))
         ranks = self._children.named(ranks, gpus)
         ours = watches.living_pids() | self._children.pids
-        gpu_views = tuple(_gpu_view(gpu, ours) for gpu in gpus)
+        unheld = self._unheld.look(self._memory_in_use(gpus, ours), now_s)
+        gpu_views = tuple(_gpu_view(gpu, ours, unheld.get(gpu.uuid)) for gpu in gpus)
         if self._evidence is not None:
             ranks = self._evidence.look(watches.folders(), ranks, gpu_views, now_s, sockets)
         self._hear_of_others()
@@ -488,6 +491,23 @@ class NodeAgent:
             readings = self._gpus.read()
         return readings, (before_ns + self._clock.monotonic_ns()) // 2
 
+    def _memory_in_use(self, gpus: Sequence[GpuReading], ours: frozenset[int]) -> Iterator[MemoryInUse]:
+        """Of the GPUs of which everybody who may hold memory is known. ``ours``: pids that live."""
+
+        def lives(pid: int) -> bool:
+            try:
+                return pid in ours or not self._procs.is_gone(pid)
+            except OSError:  # look_after_processes has logged it
+                return True
+
+        for gpu in gpus:
+            if None in (gpu.used_bytes, gpu.reserve_bytes, gpu.process_bytes, gpu.further_pids):
+                continue
+            assert gpu.used_bytes is not None
+            living = {pid: size for pid, size in (gpu.process_bytes or {}).items() if lives(pid)}
+            has_processes = bool(living) or any(map(lives, gpu.further_pids or ()))
+            yield MemoryInUse(gpu.uuid, gpu.used_bytes, sum(filter(None, living.values())), has_processes)
+
     def _hear_of_others(self) -> None:
         """Note the health of sources with threads of their own: slurmd, kubelet, host memory and evidence."""
         evidence = None if self._evidence is None else self._evidence.health()
@@ -510,7 +530,7 @@ def _heads_of_trees(ranks: Sequence[RankView]) -> frozenset[ProcessId]:
     return frozenset(rank.process for rank in ranks if rank.alive and (rank.steps > 0 or rank.key not in trains))
 
 
-def _gpu_view(gpu: GpuReading, our_pids: frozenset[int]) -> GpuView:
+def _gpu_view(gpu: GpuReading, our_pids: frozenset[int], unheld: UnheldMemory | None) -> GpuView:
     return GpuView(
         uuid=gpu.uuid,
         gpu=gpu.gpu,
@@ -520,6 +540,8 @@ def _gpu_view(gpu: GpuReading, our_pids: frozenset[int]) -> GpuView:
         other_processes_bytes=unwatched_bytes(gpu, our_pids),
         usable_bytes=gpu.usable_bytes,
         process_bytes=gpu.process_bytes,
+        unheld_bytes=None if unheld is None else unheld.size_bytes,
+        unheld_for_s=None if unheld is None else unheld.for_s,
     )
 
 
@@ -548,8 +570,9 @@ def open_node_agent(
 
     run_dirs = watched_run_dirs(settings, environ)
     _allow_open_files()
-    gpus = open_nvml()
-    if gpus is not None and not in_initial_pid_namespace():
+    is_hosts = in_initial_pid_namespace()
+    gpus = open_nvml(sees_all=is_hosts)
+    if gpus is not None and not is_hosts:
         _log.warning(
             "not in the host's pid namespace: pids from NVML may not match, and other users' ranks may be invisible"
         )

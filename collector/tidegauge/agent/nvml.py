@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import pynvml
@@ -39,6 +40,9 @@ class _Device(NamedTuple):
     uuid: DeviceUuid
     gpu: int
     name: str
+    memory: tuple[int, int] | None
+    """GPU and GPU instance: compute instances of one have one memory. ``None``: not known, or the kernel gives the
+    GPU's memory to any process, as the host's (Grace Hopper)."""
 
 
 class NvmlGpus:
@@ -48,8 +52,12 @@ class NvmlGpus:
     restarted, because the old library stays mapped.
     """
 
-    def __init__(self, nvml: Any = pynvml, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, nvml: Any = pynvml, *, sees_all: bool = True, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``sees_all``: NVML lists the processes of the whole node, as it does in the host's pid namespace."""
         self._nvml = nvml
+        self._sees_all = sees_all
         self._monotonic_s = monotonic_s
         self._devices: tuple[_Device, ...] | None = None
         self._listed_at_s = 0.0
@@ -70,7 +78,7 @@ class NvmlGpus:
             if now_s - self._listed_at_s >= RELIST_S:
                 self._devices = tuple(self._list())
                 self._listed_at_s = now_s
-            readings = tuple(self._read_device(device) for device in self._devices)
+            readings = _with_siblings(self._devices, [self._read_device(device) for device in self._devices])
         except pynvml.NVMLError as error:
             self._start_again(error, now_s)
             raise GpuUnavailableError(f"NVML: {error}") from error
@@ -96,7 +104,8 @@ class NvmlGpus:
             if handle is None:
                 continue
             parts = list(self._list_mig(handle, index))
-            whole = None if parts else self._describe(handle, index)
+            memory = None if self._is_numa_node(handle) else (index, -1)
+            whole = None if parts else self._describe(handle, index, memory)
             yield from [whole] if whole else parts
 
     def _list_mig(self, parent: Any, gpu: int) -> Iterator[_Device]:
@@ -106,14 +115,24 @@ class NvmlGpus:
             return
         for place in range(self._ask(self._nvml.nvmlDeviceGetMaxMigDeviceCount, parent) or 0):
             handle = self._ask(self._nvml.nvmlDeviceGetMigDeviceHandleByIndex, parent, place)
-            part = None if handle is None else self._describe(handle, gpu)
+            if handle is None:
+                continue
+            instance = self._ask(self._nvml.nvmlDeviceGetGpuInstanceId, handle)
+            part = self._describe(handle, gpu, None if instance is None else (gpu, instance))
             if part is not None:
                 yield part
 
-    def _describe(self, handle: Any, gpu: int) -> _Device | None:
+    def _is_numa_node(self, handle: Any) -> bool:
+        try:
+            self._nvml.nvmlDeviceGetNumaNodeId(handle)
+        except pynvml.NVMLError:
+            return False
+        return True
+
+    def _describe(self, handle: Any, gpu: int, memory: tuple[int, int] | None) -> _Device | None:
         uuid = self._ask(self._nvml.nvmlDeviceGetUUID, handle)
         name = self._ask(self._nvml.nvmlDeviceGetName, handle)
-        return None if uuid is None else _Device(handle, DeviceUuid(_text(uuid)), gpu, _text(name or ""))
+        return None if uuid is None else _Device(handle, DeviceUuid(_text(uuid)), gpu, _text(name or ""), memory)
 
     def _read_device(self, device: _Device) -> GpuReading:
         # Version 2 counts the driver's reserve apart from `used`, as dcgm-exporter does; drivers before 510 lack it.
@@ -130,7 +149,25 @@ class NvmlGpus:
             free_bytes=None if memory is None else int(memory.free),
             process_bytes=None if processes is None else _by_pid(processes),
             reserve_bytes=None if memory is None or not hasattr(memory, "reserved") else int(memory.reserved),
+            further_pids=self._further_pids(device),
         )
+
+    def _further_pids(self, device: _Device) -> frozenset[int] | None:
+        """Two questions of 14 us each (H200)."""
+        if not self._sees_all or device.memory is None:
+            return None
+        graphics = self._pids(self._nvml.nvmlDeviceGetGraphicsRunningProcesses, device)
+        clients = self._pids(self._nvml.nvmlDeviceGetMPSComputeRunningProcesses, device)
+        return None if graphics is None or clients is None else graphics | clients
+
+    def _pids(self, question: Callable[..., Any], device: _Device) -> frozenset[int] | None:
+        try:
+            return frozenset(process.pid for process in question(device.handle))
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED:  # there are none of this kind
+                return frozenset()
+            self._count(error)
+            return None
 
     def _ask(self, question: Callable[..., _T], *args: Any) -> _T | None:
         """NVML's answer, or ``None`` (counted) if this GPU has none. Raises if the driver itself is gone."""
@@ -149,8 +186,8 @@ class NvmlGpus:
         self.errors[text] += 1
 
 
-def open_nvml(nvml: Any = pynvml) -> NvmlGpus | None:
-    """NVML, or ``None`` (logged once) on a machine without an NVIDIA driver.
+def open_nvml(nvml: Any = pynvml, *, sees_all: bool = True) -> NvmlGpus | None:
+    """NVML, or ``None`` (logged once) on a machine without an NVIDIA driver. ``sees_all`` as of ``NvmlGpus``.
 
     A driver that does not answer yet, as early at boot, is tried again by ``read``.
     """
@@ -161,9 +198,27 @@ def open_nvml(nvml: Any = pynvml) -> NvmlGpus | None:
             _log.info("no NVIDIA driver on this machine: no GPU totals, no memory outside PyTorch's allocator")
             return None
         _log.warning("the NVIDIA driver does not answer yet: %s", error)
-        return NvmlGpus(nvml)
+        return NvmlGpus(nvml, sees_all=sees_all)
     nvml.nvmlShutdown()
-    return NvmlGpus(nvml)
+    return NvmlGpus(nvml, sees_all=sees_all)
+
+
+def _with_siblings(devices: Sequence[_Device], readings: Sequence[GpuReading]) -> tuple[GpuReading, ...]:
+    """Processes on one compute instance may hold memory of every other one that has the same."""
+    by_memory: dict[tuple[int, int] | None, list[GpuReading]] = {}
+    for device, reading in zip(devices, readings, strict=True):
+        by_memory.setdefault(device.memory, []).append(reading)
+    shared = {
+        memory: frozenset(pid for one in found for pid in (*(one.process_bytes or ()), *(one.further_pids or ())))
+        for memory, found in by_memory.items()
+        if memory is not None and len(found) > 1
+    }
+    return tuple(
+        replace(reading, further_pids=shared[device.memory])
+        if reading.further_pids is not None and device.memory in shared
+        else reading
+        for device, reading in zip(devices, readings, strict=True)
+    )
 
 
 def _by_pid(processes: Any) -> dict[int, int | None]:

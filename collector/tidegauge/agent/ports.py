@@ -33,6 +33,9 @@ class GpuReading:
     """``nvidia-smi --query-compute-apps=pid,used_memory`` by host pid; ``None`` if processes cannot be listed."""
     reserve_bytes: int | None = None
     """``memory.reserved``: what the driver keeps for itself."""
+    further_pids: frozenset[int] | None = None
+    """Host pids of other processes that may hold memory of it: graphics, clients of MPS, processes on another compute
+    instance of the same memory. ``None``: who else does cannot be told."""
 
     @property
     def usable_bytes(self) -> int | None:
@@ -122,6 +125,9 @@ class ProcSource(Protocol):
 
     def process_at(self, pid: int) -> ProcessId | None:
         """The living process that has this pid now, as NVML lists it; ``None`` if there is none."""
+
+    def is_gone(self, pid: int) -> bool:
+        """Whether no process has this pid, or one that has ended; also where other users' cannot be looked at."""
 
     def looks_like_data_worker(self, process: ProcessId) -> bool:
         """Whether it has the name of torch's DataLoader workers, or Python's ``multiprocessing`` started it: a claim of

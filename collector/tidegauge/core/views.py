@@ -216,6 +216,10 @@ class GpuView:
     """The total less what the driver keeps for itself: CUDA's total, which memory fractions are fractions of."""
     process_bytes: Optional[Mapping[int, Optional[int]]] = None
     """Of each process on it, by pid; ``None`` where the driver does not give them."""
+    unheld_bytes: Optional[int] = None
+    """In use, and of no process (``core.detector.unheld``); ``None``: that cannot be told, or the agent does not."""
+    unheld_for_s: Optional[float] = None
+    """For how long that has been enough to tell people; ``None``: it is not."""
 
     def bytes_beside(self, pid: int) -> Optional[int]:
         """What all other processes hold on it; ``None`` where that is not known of each."""

@@ -299,6 +299,13 @@ GPU_METRICS: tuple[ReadMetric[GpuView], ...] = (
         "NVML's list of compute processes minus the watched ranks and their child processes",
         lambda gpu: gpu.other_processes_bytes,
     ),
+    _gpu_bytes(
+        "unheld",
+        "Memory of the GPU in use that no process holds. Absent while that cannot be told: a process lives there whose "
+        "managed memory it may be, or not all processes are listed.",
+        "`memory.used` minus NVML's lists of the processes that live",
+        lambda gpu: gpu.unheld_bytes,
+    ),
 )
 
 NODE_LABELS = ("cluster", "hostname")

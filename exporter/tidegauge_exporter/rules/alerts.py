@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegauge.core.detector import DEFAULT
+from tidegauge.core.detector.unheld import MIN_UNHELD_BYTES, UNHELD_FOR_S
 from tidegauge.core.ids import MADE_UP
 from tidegauge_exporter.messages.values import INCIDENT_ALERT
 from tidegauge_exporter.rules.recording import JOB
@@ -260,6 +261,17 @@ PRESSURE = (
         f"Unattributed GPU memory grows on {HOST}",
         f"GPU memory in use on {HOST} that no watched rank accounts for grew by {BYTES} within an hour.",
         for_s=300,
+        scope="node",
+    ),
+    AlertRule(
+        "TidegaugeGpuMemoryUnheld",
+        f"max by (cluster, hostname, gpu, UUID) (tidegauge_gpu_unheld_bytes) >= {MIN_UNHELD_BYTES}",
+        AlertSeverity.WARNING,
+        Board.FLEET,
+        f"GPU memory that no process holds {PLACE}",
+        f"For ten minutes {BYTES} have been in use {PLACE}, and no process holds them. The next job there has that "
+        "much less.",
+        for_s=round(UNHELD_FOR_S),
         scope="node",
     ),
 )

@@ -134,6 +134,26 @@ JOB_RUNBOOK: tuple[RunbookEntry, ...] = (
         silence_by=_ONE_JOB,
     ),
     RunbookEntry(
+        "TidegaugeGpuMemoryUnheld",
+        means="Memory of a GPU has been in use for ten minutes, 1 GiB or more of it, with no process that it could "
+        "belong to: one that crashed or was killed, and whose memory the driver did not take back, or one that passed "
+        "it on as an open file descriptor (`cuMemExportToShareableHandle`) and ended.",
+        affects="Whoever comes to that GPU next: that much is missing, up to an out-of-memory error at the start.",
+        first_look="Does NVML list a process (`nvidia-smi`)? Does one keep a device of NVIDIA's open, which holds "
+        "memory without being listed? What does the kernel say of the GPU (Xid)?",
+        steps=(
+            Step("ssh HOST nvidia-smi --query-compute-apps=pid,used_memory --format=csv"),
+            Step("ssh HOST 'fuser -v /dev/nvidia*'"),
+            Step("ssh HOST 'dmesg -T | grep -iE \"xid|nvrm\"'"),
+        ),
+        what_to_do="End processes that are left over and have such a device open; their memory goes with them. If "
+        "there is none, drain the node, and reset the GPU (`nvidia-smi --gpu-reset -i INDEX`) or reboot.",
+        logs=Logs.NODE,
+        escalate="A GPU that comes to this again and again, or with Xids in the kernel's log: to whoever repairs it.",
+        when_to_silence="While the node is drained.",
+        silence_by=("hostname",),
+    ),
+    RunbookEntry(
         "TidegaugeMemoryNearlyFull",
         means="A rank uses more than 95 % of its limit, and device allocations need a second try after the allocator "
         "emptied its cache. That alone is slow, and the next larger batch may fail.",

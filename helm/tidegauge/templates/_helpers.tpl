@@ -317,6 +317,7 @@ true
 {{- if not .Values.policy }}{{ $ours = omit $ours "policy_file" }}{{ end -}}
 {{- with .Values.rbac.namespaces }}{{ $_ := set $ours "kubernetes_namespaces" (join "," .) }}{{ end -}}
 {{- if .Values.memoryPolicies.enabled }}{{ $_ := set $ours "kubernetes_memory_policies" true }}{{ end -}}
+{{- if .Values.nodeConditions.enabled }}{{ $_ := set $ours "kubernetes_node_conditions" true }}{{ end -}}
 {{- with .Values.injection.sharedGpuReplicas }}{{ $_ := set $ours "kubernetes_shared_gpu_replicas" . }}{{ end -}}
 {{- with include "tidegauge.publicUrl" . }}{{ $_ := set $ours "public_url" . }}{{ end -}}
 {{- with .Values.grafanaUrl }}{{ $_ := set $ours "grafana_url" . }}{{ end -}}

@@ -50,6 +50,7 @@ from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, ForbiddenE
 from tidegauge_scheduler_hooks.kubernetes.recommendations import recommendation
 from tidegauge_scheduler_hooks.kubernetes.requeues import encoded, requeue_order, wanted_changes
 from tidegauge_scheduler_hooks.kubernetes.run_ends import EndedRun, end_of, goes_on
+from tidegauge_scheduler_hooks.kubernetes.statuses import apply_annotations
 from tidegauge_scheduler_hooks.kubernetes.stops import TRIES, Stops, goes_by_condition, take_marks_off
 from tidegauge_scheduler_hooks.kubernetes.team_policies import SAYS_NOTHING, TeamPolicies, TeamWord
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of
@@ -182,10 +183,10 @@ class KubernetesScheduler:
         # By its text: the next run of the same object has another one, a repetition the same.
         once = f"{record.job.job_id} {text}"
         self._record(run.workload, ENDED_EVENT, text, once, warning=record.end is JobEnd.OOM)
-        note = cut(text, MAX_NOTE_BYTES)
-        with suppress(ObjectNotFoundError):  # it was deleted meanwhile
-            written = {ENDED: note, RECOMMENDED: recommendation(record)}
-            self._mark(run.workload, partial(self._look_again, run.workload), lambda _: written)
+        said = {ENDED: cut(text, MAX_NOTE_BYTES), RECOMMENDED: recommendation(record)}
+        if run.workload.kind.name in self._kinds:
+            with suppress(ObjectNotFoundError):  # it was deleted meanwhile
+                self._say_of_end(run.workload, {name: text for name, text in said.items() if text is not None})
 
     def show_incident(self, incident: Incident, records: Sequence[DecisionRecord], job: JobView | None) -> None:
         """Write the ``MemoryIncident`` of an incident whose ranks are really in pods of that workload."""
@@ -431,6 +432,17 @@ class KubernetesScheduler:
             return
         try:
             self._annotate(look, value)
+        except ForbiddenError as error:
+            log.info("%s is not annotated: %s", workload.title, error)
+
+    def _say_of_end(self, workload: Workload, said: Mapping[str, str]) -> None:
+        """By server-side apply, as nobody else writes these: others' changes are no conflict."""
+        obj = self._look_again(workload).obj
+        there = annotations_of(obj)
+        if {name: there[name] for name in (ENDED, RECOMMENDED) if name in there} == said:
+            return
+        try:
+            apply_annotations(self._api, workload.kind.resource, obj["metadata"], said)
         except ForbiddenError as error:
             log.info("%s is not annotated: %s", workload.title, error)
 

@@ -1,4 +1,4 @@
-"""Writes the status of an object by server-side apply: of the fields that we say, and of no others."""
+"""Writes to an object by server-side apply: the fields that we say, and no others."""
 
 from __future__ import annotations
 
@@ -13,11 +13,29 @@ def apply_status(
 ) -> None:
     """``metadata``: the object's; what an earlier call applied and ``status`` leaves out is given up. ``as_read``: only
     if it is still that version (``ConflictError``). Raises ``SchedulerError``."""
-    named = ("name", "namespace", "resourceVersion") if as_read else ("name", "namespace")
-    body = {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": {key: metadata[key] for key in named if key in metadata},
-        "status": status,
-    }
-    api.patch(resource, metadata.get("namespace"), metadata["name"], body, how=Patch.APPLY, subresource="status")
+    named = ("resourceVersion",) if as_read else ()
+    _apply(api, resource, _named(metadata, *named), {"status": status}, subresource="status")
+
+
+def apply_annotations(
+    api: KubeApi, resource: Resource, metadata: Mapping[str, Any], annotations: Mapping[str, str]
+) -> None:
+    """All annotations that are applied to the object; one that an earlier call applied and this leaves out is gone.
+    Only to that very object (``ConflictError``), which is not made where it is gone. Raises ``SchedulerError``."""
+    _apply(api, resource, {**_named(metadata, "uid"), "annotations": annotations}, {})
+
+
+def _named(metadata: Mapping[str, Any], *more: str) -> Mapping[str, Any]:
+    return {key: metadata[key] for key in ("name", "namespace", *more) if key in metadata}
+
+
+def _apply(
+    api: KubeApi,
+    resource: Resource,
+    metadata: Mapping[str, Any],
+    said: Mapping[str, Any],
+    *,
+    subresource: str | None = None,
+) -> None:
+    body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **said}
+    api.patch(resource, metadata.get("namespace"), metadata["name"], body, how=Patch.APPLY, subresource=subresource)

@@ -51,6 +51,18 @@ class FakeLibrary:
     def _nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
+    def _nvmlDeviceGetNumaNodeId(self, handle: int) -> int:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    def _nvmlDeviceGetGpuInstanceId(self, handle: object) -> int:
+        return 1
+
+    def _nvmlDeviceGetGraphicsRunningProcesses(self, handle: object) -> list[SimpleNamespace]:
+        return []
+
+    def _nvmlDeviceGetMPSComputeRunningProcesses(self, handle: object) -> list[SimpleNamespace]:
+        return []
+
     def _nvmlDeviceGetUUID(self, handle: object) -> str:
         return f"GPU-{handle}"
 
@@ -81,7 +93,7 @@ def test_reads_every_gpu(bench: Bench) -> None:
     first, second = bench.gpus.read()
     assert first == GpuReading(
         uuid=first.uuid, gpu=0, name="H200", total_bytes=80 * GIB, used_bytes=19 * GIB, free_bytes=60 * GIB,
-        process_bytes={7: GIB, 8: None},
+        process_bytes={7: GIB, 8: None}, further_pids=frozenset(),
     )  # fmt: skip
     assert (first.uuid, second.uuid, second.gpu) == ("GPU-0", "GPU-1", 1)
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from sample_views import gpu_view
 from tidegauge.cli.errors import USAGE
 from tidegauge.cli.main import main
 from tidegauge.cli.service.status import MAX_PROBLEMS
 from tidegauge.cluster.api.http_api import HttpApi, Route, json_route
 from tidegauge.cluster.views import NodeHealth, NodeStatus, ProfileProblem
+from tidegauge.core.detector.unheld import UNHELD_FOR_S
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.wire import to_wire
@@ -68,6 +71,18 @@ def test_status_says_which_nodes_reports_are_not_understood_and_of_an_older_serv
         assert lines[lines.index("node-0: too ?old") - 2].split()[0] == f"node-{MAX_PROBLEMS}", "below the table"
         assert not any(line.startswith(f"node-{MAX_PROBLEMS}:") for line in lines)
         assert lines[-1] == "and 1 more node; --json has them"
+
+
+def test_status_says_which_gpus_have_memory_that_no_process_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    gpus = [gpu_view(0), gpu_view(1, unheld_bytes=3 << 30, unheld_for_s=UNHELD_FOR_S),
+            gpu_view(2, unheld_bytes=3 << 30, unheld_for_s=UNHELD_FOR_S - 1)]  # fmt: skip
+    node: Any = to_wire(NodeStatus("a", "node-a", None, NodeHealth.OK, 1, "i", None, 0.5, 0, tuple(gpus)))
+    older = {**node, "gpus": [{"uuid": "GPU-9", "gpu": 9}]}
+    for url in api_with({"/api/v1/status": json_route(lambda _: {**SERVICE, "nodes": [older, node]})}):
+        assert main(["status", "--api", url]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[-1] == f"node-a: 3.0 GiB of GPU 1 ({gpus[1].uuid}) held by no process for 10 min"
+        assert len([line for line in lines if "held by no process" in line]) == 1
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.incident_loops.schedulers import open_schedulers
+from tidegauge.cluster.incident_loops.schedulers import open_node_conditions, open_schedulers
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import StoreError
 from tidegauge.settings import Settings
@@ -70,6 +70,19 @@ def test_kubernetes_can_be_switched_off(tmp_path: Path) -> None:
 def test_kubernetes_without_credentials_is_said(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="kubernetes is enabled, but the API server cannot be used: no credentials"):
         opened(tmp_path, kubernetes="on", kubernetes_controller="tidegauge/controller")
+
+
+def test_conditions_of_nodes_are_written_only_on_kubernetes_and_where_that_is_set(tmp_path: Path) -> None:
+    coordinator = Coordinator(wall_s=time.time, monotonic_s=time.monotonic, incarnation="test")
+
+    def opens(**settings: object) -> bool:
+        said = Settings.model_validate({"slurm": "off", "state_dir": tmp_path, **settings})
+        return open_node_conditions(said, coordinator, submit=lambda call: call()) is not None
+
+    here = {"kubernetes_kubeconfig": kubeconfig(tmp_path)}
+    assert opens(**here, kubernetes_node_conditions=True)
+    assert not opens(**here)
+    assert not opens(**here, kubernetes_node_conditions=True, kubernetes="off")
 
 
 @pytest.mark.parametrize("name", ["controller", "tidegauge/", "/controller"])

@@ -148,6 +148,13 @@ def test_teams_are_heeded_only_where_that_is_wanted(full: Rendered, least: Rende
         )
 
 
+def test_nodes_are_told_of_only_where_that_is_wanted(full: Rendered, least: Rendered) -> None:
+    for rendered, wanted in ((full, True), (least, False)):
+        assert settings(rendered).kubernetes_node_conditions is wanted
+        given = {(who, what, verb) for who, what, verb in rights(rendered) if what.startswith("nodes")}
+        assert given == ({("head", "nodes", "get"), ("head", "nodes/status", "patch")} if wanted else set())
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [({"rbac": {"namespaces": ["team-a"]}}, "wait for an answer for ever"),

@@ -212,9 +212,9 @@ class AccountPolicy:
 
 
 @cache
-def account_policy(*, kueue_check: bool = False) -> AccountPolicy:
-    """That of an installation by default, or of one that answers Kueue's admission check."""
-    values = {"kueueCheck": {"enabled": kueue_check}}
+def account_policy(*, kueue_check: bool = False, node_conditions: bool = False) -> AccountPolicy:
+    """That of an installation by default, or of one that answers Kueue's admission check, or tells of nodes."""
+    values = {"kueueCheck": {"enabled": kueue_check}, "nodeConditions": {"enabled": node_conditions}}
     found = [one for one in chart_objects(values) if one["kind"] == "ValidatingAdmissionPolicy"]
     (policy,) = found
     return AccountPolicy(policy)

@@ -157,6 +157,16 @@ def test_apply_creates_and_a_second_manager_conflicts(admin: Connection, maps: s
     assert forced["data"] == {"k": "2"}
 
 
+def test_apply_to_an_object_by_its_uid_makes_none(admin: Connection, maps: str) -> None:
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "uid": "of-another-one"}}
+    answer = admin.ask("PATCH", f"{maps}/a", body, content_type=APPLY, fieldManager="one")
+    assert answer.refusal == (409, "Conflict")
+    assert admin.ask("GET", f"{maps}/a").code == 404
+    admin.do("POST", maps, {"metadata": {"name": "a"}})
+    answer = admin.ask("PATCH", f"{maps}/a", body, content_type=APPLY, fieldManager="one")
+    assert answer.refusal == (409, "Conflict")
+
+
 def test_apply_takes_back_what_its_manager_no_longer_wants(admin: Connection, maps: str) -> None:
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "1", "l": "1"}}
     admin.do("PATCH", f"{maps}/a", body, content_type=APPLY, fieldManager="one")

@@ -33,6 +33,7 @@ KINDS = {
     "rayjobs": kind("ray.io", "rayjobs"),
     "workloads": kind("kueue.x-k8s.io", "workloads"),
     "pods": kind("", "pods"),
+    "nodes": kind("", "nodes"),
     "deployments": kind("apps", "deployments"),
 }
 
@@ -55,11 +56,12 @@ def refusal(
     subresource: str = "",
     before: Mapping[str, Any] | None = None,
     kueue_check: bool = False,
+    node_conditions: bool = False,
 ) -> str | None:
     old = copy.deepcopy(dict(before or workload()))
     new = copy.deepcopy(old)
     change(new)
-    return account_policy(kueue_check=kueue_check).refusal(
+    return account_policy(kueue_check=kueue_check, node_conditions=node_conditions).refusal(
         Admission(
             KINDS[plural],
             operation,
@@ -108,7 +110,7 @@ def nothing(_: Any) -> None: ...
         ("jobs", start_without_the_field),
         ("pytorchjobs", suspend_by_policy),
         ("workloads", deactivate),
-        *((plural, annotate) for plural in KINDS if plural not in ("pods", "deployments")),
+        *((plural, annotate) for plural in KINDS if plural not in ("pods", "nodes", "deployments")),
         ("jobs", nothing),
     ],
 )
@@ -202,6 +204,8 @@ def owner(obj: Any) -> None:
         ),
         ("pods", nothing),
         ("pods", annotate),
+        ("nodes", nothing),
+        ("nodes", annotate),
         ("deployments", annotate),
     ],
 )
@@ -286,6 +290,57 @@ def test_the_first_condition_of_a_pod_is_admitted() -> None:
 @pytest.mark.parametrize("change", [ready, gone, address, failed, suspended_pod, first_label])
 def test_no_other_part_of_a_pods_status_is(change: Change) -> None:
     assert refusal("pods", change, subresource="status", before=pod()) is not None
+
+
+UNHELD = {"type": "GpuMemoryUnheld", "status": "True"}
+
+
+def node() -> dict[str, Any]:
+    return {"metadata": {"name": "n1", "annotations": {}}, "spec": {"podCIDR": "10.0.0.0/24"},
+            "status": {"conditions": [READY], "capacity": {"nvidia.com/gpu": "8"}}}  # fmt: skip
+
+
+def unheld(obj: Any) -> None:
+    obj["status"]["conditions"].append(UNHELD)
+
+
+def free_again(obj: Any) -> None:
+    obj["status"]["conditions"] = [READY, {**UNHELD, "status": "False"}]
+
+
+def capacity(obj: Any) -> None:
+    obj["status"]["capacity"] = {"nvidia.com/gpu": "0"}
+
+
+def another_condition(obj: Any) -> None:
+    obj["status"]["conditions"].append({"type": "tidegauge.dev/Other", "status": "True"})
+
+
+def annotated_node(obj: Any) -> None:
+    obj["metadata"]["annotations"]["tidegauge.dev/x"] = "1"
+
+
+def tainted(obj: Any) -> None:
+    obj["spec"]["taints"] = [{"key": "x", "effect": "NoExecute"}]
+
+
+@pytest.mark.parametrize("change", [unheld, free_again])
+def test_condition_of_a_node_is_written_where_the_chart_says_so(change: Change) -> None:
+    assert refusal("nodes", change, by=HEAD, subresource="status", before=node(), node_conditions=True) is None
+    told = refusal("nodes", change, by=HEAD, subresource="status", before=node())
+    assert told is not None
+    assert told.endswith("no UPDATE of nodes/status")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [ready, gone, capacity, another_condition, annotated_node, tainted, first_label],
+    ids=lambda it: it.__name__,
+)
+def test_no_other_part_of_a_node_is(change: Change) -> None:
+    told = refusal("nodes", change, by=HEAD, subresource="status", before=node(), node_conditions=True)
+    assert told is not None
+    assert "denied request: Tidegauge may " in told
 
 
 def queued() -> dict[str, Any]:

@@ -12,8 +12,8 @@ from integration.kubernetes.target import KubeTarget
 from kube_standins.jobset import StandInJobSets
 from sample_views import job_record
 from scheduler_hooks.port_contract import PortContract
-from tidegauge.core.job_records.record import JobEnd
-from tidegauge.core.jobs.kubernetes import ENDED
+from tidegauge.core.job_records.record import JobEnd, RankPeak
+from tidegauge.core.jobs.kubernetes import ENDED, RECOMMENDED
 
 pytestmark = pytest.mark.usefixtures("job_controller")
 
@@ -58,7 +58,13 @@ class TestKubernetesPortOnAServer(PortContract):
         job = world.start_job()
         world.end_by_itself(job)
         world.until(lambda: self.ends(world, job) == {job.key: JobEnd.COMPLETED})
+        peak = RankPeak(1, "node7", 20 << 30, 30 << 30, 80 << 30, nontorch_bytes=1 << 30, gpu_bytes=80 << 30)
+        record = job_record(end=JobEnd.COMPLETED, gpus=8, fullest=peak)
         for _ in range(2):
-            world.port.remark_end(job, job_record(end=JobEnd.COMPLETED), "completed after 3 h")
+            world.port.remark_end(job, record, "completed after 3 h")
         assert world.owner_sees(job).count("completed after 3 h") == 1
-        assert world.object(job)["metadata"]["annotations"][ENDED] == "completed after 3 h"
+        annotations = world.object(job)["metadata"]["annotations"]
+        assert annotations[ENDED] == "completed after 3 h"
+        assert RECOMMENDED in annotations
+        world.port.remark_end(job, job_record(end=JobEnd.OOM, ooms=1), "out of memory")
+        assert RECOMMENDED not in world.object(job)["metadata"]["annotations"]

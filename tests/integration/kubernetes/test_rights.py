@@ -32,8 +32,10 @@ from integration.kubernetes.port_world import running_status, view_in_pod
 from integration.kubernetes.target import Connection, KubeTarget, eventually
 from integration.kubernetes.test_token_reviews import token_of
 from integration.server_process import free_port
+from sample_views import gpu_view
 from scheduler_hooks.kubernetes.workload_samples import owned_by, template, workload
 from scheduler_values import incident
+from tidegauge.core.detector.unheld import UNHELD_FOR_S
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents.actions import JobTarget
 from tidegauge.core.jobs.kubernetes import (
@@ -62,6 +64,7 @@ from tidegauge_scheduler_hooks.kubernetes.kueue import (
     QUEUE_WORKLOADS,
     RESOURCE_FLAVORS,
 )
+from tidegauge_scheduler_hooks.kubernetes.node_conditions import UNHELD_CONDITION, NodeConditions, NodeGpus
 from tidegauge_scheduler_hooks.kubernetes.owners import (
     JOBSETS,
     KINDS,
@@ -73,7 +76,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
     watched_kinds,
 )
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
-from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, JOBS, PODS, Resource
+from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, JOBS, NODES, PODS, Resource
 from tidegauge_scheduler_hooks.kubernetes.team_policies import MEMORY_POLICIES, TeamPolicies
 from tidegauge_scheduler_hooks.kubernetes.token_reviewer import ApiTokenReviewer
 from tidegauge_scheduler_hooks.ports import RequeueChanges
@@ -87,6 +90,7 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "all": {
         "workloads": {"actions": True, "podConditions": True},
         "memoryPolicies": {"enabled": True},
+        "nodeConditions": {"enabled": True},
         "kueueCheck": {"enabled": True},
     },
     "one team": {
@@ -253,6 +257,7 @@ class Cluster:
         self._asks_names = not values.get("webAccess", {}).get("open", False)
         self._webhook = values.get("injection", {}).get("mode", "webhook") == "webhook"
         self._policies = values.get("memoryPolicies", {}).get("enabled", False)
+        self._conditions = values.get("nodeConditions", {}).get("enabled", False)
         self._checks = values.get("kueueCheck", {}).get("enabled", False)
         self._pids = itertools.count(1)
 
@@ -275,6 +280,9 @@ class Cluster:
             self._log_in(head)
         if self._policies:
             self._hear_a_team(head)
+        assert bool(head.settings.get("kubernetes_node_conditions")) is self._conditions
+        if self._conditions:
+            self._tell_of_a_node(head)
         for kind in [*watched_kinds(self._kinds), "Pod"]:
             view, target = self._running(head, kind)
             head.port.notify(target, "rank 0 leaks", decision_id=f"d-{kind}")
@@ -310,6 +318,23 @@ class Cluster:
         self._create(MEMORY_POLICIES, {"metadata": {"name": "team"}, "spec": {"mayRequeue": True}})
         eventually(lambda: policies.of(self._namespace).may_requeue)
         eventually(lambda: policies.problem is None)
+
+    def _tell_of_a_node(self, head: Head) -> None:
+        name, gpu = self._namespace, gpu_view(0, unheld_bytes=2 << 30, unheld_for_s=UNHELD_FOR_S)
+        made = self._create(NODES, {"metadata": {"name": name}})
+        ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        path = self._path(NODES, name)
+        self._admin.do("PATCH", f"{path}/status", ready, content_type="application/strategic-merge-patch+json")
+        conditions = NodeConditions(
+            head.api, lambda: [NodeGpus(name, 0.5, (gpu,))], submit=lambda call: call(),
+            wall_s=time.time, monotonic_s=time.monotonic,
+        )  # fmt: skip
+        conditions.tick()
+        found = self._get(NODES, name)
+        assert made["metadata"]["uid"] == found["metadata"]["uid"]
+        assert [one["type"] for one in found["status"]["conditions"]] == ["Ready", UNHELD_CONDITION]
+        assert is_true(found, UNHELD_CONDITION)
+        self._admin.do("DELETE", path)
 
     def _show_and_requeue(self, head: Head, view: JobView, target: JobTarget) -> None:
         if self._shows:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fakes.kube import Call
 from sample_views import job_record
 from scheduler_hooks.kubernetes.kube_world import KubeWorld
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, workload
@@ -151,11 +152,33 @@ def test_a_kind_that_is_not_acted_on_has_an_event_alone(world: KubeWorld) -> Non
     assert [call.verb for call in world.kube.calls] == ["create"]
 
 
-def test_a_change_by_somebody_else_is_read_again(world: KubeWorld) -> None:
+def test_change_by_somebody_else_meanwhile_is_no_conflict_and_stays(world: KubeWorld) -> None:
     job = ended(world)
-    world.kube.fail_next(ConflictError("changed"), verb="patch", kind="Job")
+
+    def change(call: Call) -> None:
+        if call.verb == "patch":
+            obj = world.running(job)
+            obj["metadata"]["annotations"] |= {"note": "theirs"}
+            world.kube.put(world.kind.resource, obj)
+
+    world.kube.before_call = change
     remark(world, job)
     assert annotation(world, job) == TEXT
+    assert world.running(job)["metadata"]["annotations"]["note"] == "theirs"
+
+
+def test_owner_that_is_deleted_at_that_moment_is_not_made_again(world: KubeWorld) -> None:
+    job = ended(world)
+    name = world.running(job)["metadata"]["name"]
+    world.kube.before_call = lambda call: (
+        world.kube.remove(world.kind.resource, NAMESPACE, name) if call.verb == "patch" else None
+    )
+    with pytest.raises(ConflictError):
+        remark(world, job)
+    (sent,) = world.kube.called("patch")
+    assert sent.body["metadata"]["uid"]
+    remark(world, job)
+    assert len(world.kube.called("patch")) == 1
 
 
 def test_an_api_server_that_is_away_is_asked_again(world: KubeWorld) -> None:
@@ -197,8 +220,8 @@ def test_programs_read_what_the_next_run_could_ask_for(world: KubeWorld) -> None
 
 def test_run_that_tells_nothing_of_the_need_takes_an_earlier_recommendation_off(world: KubeWorld) -> None:
     job = ended(world)
-    obj = world.running(job)
-    obj["metadata"]["annotations"][RECOMMENDED] = "{}"
-    world.kube.put(world.kind.resource, obj)
+    peak = RankPeak(1, "node7", 20 << 30, 30 << 30, 80 << 30, nontorch_bytes=1 << 30, gpu_bytes=80 << 30)
+    world.port.remark_end(job, job_record(end=JobEnd.COMPLETED, gpus=8, fullest=peak), TEXT)
+    assert RECOMMENDED in world.running(job)["metadata"]["annotations"]
     world.port.remark_end(job, job_record(end=JobEnd.OOM, ooms=1), TEXT)
     assert RECOMMENDED not in world.running(job)["metadata"]["annotations"]

@@ -216,6 +216,18 @@ class ProcFs:
         stat = self.stat(pid)
         return None if stat is None or stat.ended else stat.process
 
+    def is_gone(self, pid: int) -> bool:
+        stat = self.stat(pid)
+        if stat is not None:
+            return stat.ended
+        try:  # proc may be mounted with hidepid, which the signal 0 does not go by
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return False
+
     def looks_like_data_worker(self, process: ProcessId) -> bool:
         stat = self.stat(process.pid)
         if stat is None or stat.process != process:

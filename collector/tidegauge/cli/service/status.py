@@ -12,10 +12,11 @@ from tidegauge.cli.policy.status import in_one_line
 from tidegauge.cli.service_api import NO_URL, add_api_arguments, ask, local_service, not_running, read, web_pages
 from tidegauge.cluster.api.client import TIMEOUT_S
 from tidegauge.cluster.views import ProfileProblem
+from tidegauge.core.detector.unheld import is_unheld
 from tidegauge.core.ids import job_name
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.incidents.wording import list_ranks
-from tidegauge.core.units import format_count
+from tidegauge.core.units import format_bytes, format_count, format_duration
 from tidegauge.http.access import LoginMethod, split_scheme
 
 HELP = "show service status and check that every node agent is reporting"
@@ -138,6 +139,7 @@ def _print(answer: Mapping[str, Any]) -> None:
         header = ("node", "address", "agent", "health", "ranks", "GPUs", "last report", "metrics")
         print_table(header, [_row(node) for node in service["nodes"]], gives_way=("metrics", "address", "agent"))
         _print_node_problems(service["nodes"])
+        _print_unheld_memory(service["nodes"])
     if not answer["healthy"]:
         print("\nnot healthy: some nodes have no agent that reports")
 
@@ -150,6 +152,17 @@ def _print_node_problems(nodes: Sequence[Mapping[str, Any]]) -> None:
         print_wrapped("", f"{hostname}: {problem}")
     if len(wrong) > MAX_PROBLEMS:
         print(f"\nand {format_count(len(wrong) - MAX_PROBLEMS, 'more node')}; --json has them")
+
+
+def _print_unheld_memory(nodes: Sequence[Mapping[str, Any]]) -> None:
+    """Print which GPUs have memory that no process holds; an older service does not say."""
+    found = [(node["hostname"], gpu) for node in nodes for gpu in node["gpus"] if is_unheld(gpu.get("unheld_for_s"))]
+    for hostname, gpu in found[:MAX_PROBLEMS]:
+        print()
+        left, for_s = format_bytes(gpu["unheld_bytes"]), format_duration(gpu["unheld_for_s"])
+        print_wrapped("", f"{hostname}: {left} of GPU {gpu['gpu']} ({gpu['uuid']}) held by no process for {for_s}")
+    if len(found) > MAX_PROBLEMS:
+        print(f"\nand {format_count(len(found) - MAX_PROBLEMS, 'more GPU')} with such memory; --json has them")
 
 
 def _print_profile_problems(raw: Sequence[Mapping[str, Any]]) -> None:

@@ -21,7 +21,7 @@ from tidegauge.cluster.incident_loops.earlier_runs import EarlierRunsLookup
 from tidegauge.cluster.incident_loops.incident_recording import IncidentRecorder
 from tidegauge.cluster.incident_loops.job_recording import JobRecorder
 from tidegauge.cluster.incident_loops.notifying import Tell, TellingBoard
-from tidegauge.cluster.incident_loops.schedulers import open_schedulers
+from tidegauge.cluster.incident_loops.schedulers import open_node_conditions, open_schedulers
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import ActStore, RecordRoom, Store, StoreError, open_store, sqlite_url
 from tidegauge.core.ids import JobKey
@@ -181,7 +181,7 @@ def open_actions(
     room = RecordRoom(memory_bytes=int(settings.keep_jobs_gib * (1 << 30)))
     store = open_store(settings.database_url or sqlite_url(files.root), jobs=room)
     try:
-        loop, ends, remarks, shown, now_s = _loop_over(store, settings, coordinator, files, tell)
+        loop, ends, remarks, views, now_s = _loop_over(store, settings, coordinator, files, tell)
         jobs = JobRecorder(
             coordinator.jobs, store.jobs, events=loop.job_events, labels=loop.slurm_labels,
             ended_launches=coordinator.ended_launches, told_ends=ends.told, look_at_ended=remarks.look,
@@ -193,7 +193,7 @@ def open_actions(
             monotonic_s=time.monotonic,
         )  # fmt: skip
         earlier = EarlierRunsLookup(coordinator.jobs, store.jobs, coordinator.know_earlier_runs, now_s=now_s)
-        return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s, (jobs, incidents, earlier, shown))
+        return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s, (jobs, incidents, earlier, *views))
     except BaseException:
         store.close()  # this is tried again every second
         raise
@@ -201,7 +201,7 @@ def open_actions(
 
 def _loop_over(
     store: Store, settings: Settings, coordinator: Coordinator, files: StateFiles, tell: Tell | None
-) -> tuple[Loop, JobEnds, EndRemarks, RecordWriter, Callable[[], float]]:
+) -> tuple[Loop, JobEnds, EndRemarks, Sequence[RecordWriter], Callable[[], float]]:
     from tidegauge_scheduler_hooks.closed_loop import ClosedLoop, workers_for
     from tidegauge_scheduler_hooks.end_remarks import EndRemarks
     from tidegauge_scheduler_hooks.job_ends import JobEnds
@@ -234,7 +234,9 @@ def _loop_over(
         schedulers, loop.open_incidents, store.incidents, store.audit.records_of, coordinator.jobs,
         submit=workers.submit, now_s=clock.now_s, monotonic_s=time.monotonic,
     )  # fmt: skip
-    return loop, ends, remarks, shown, clock.now_s
+    conditions = open_node_conditions(settings, coordinator, submit=workers.submit)
+    views: list[RecordWriter] = [shown] if conditions is None else [shown, conditions]
+    return loop, ends, remarks, views, clock.now_s
 
 
 def _exempt(acts: ActStore, now_s: float) -> Mapping[JobKey, str]:

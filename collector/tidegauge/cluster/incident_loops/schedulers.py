@@ -6,15 +6,19 @@ import os
 import pwd
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.coordinator.settings_store import JobSettingsStore
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import StoreError
 from tidegauge.settings import Settings, comma_separated
+
+if TYPE_CHECKING:
+    from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi
+    from tidegauge_scheduler_hooks.kubernetes.node_conditions import NodeConditions
 
 SLURM_COMMANDS = ("squeue", "scontrol", "scancel")
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -72,17 +76,12 @@ def _is_kubernetes_here(settings: Settings) -> bool:
 
 def _kubernetes(settings: Settings, coordinator: Coordinator) -> Any:
     from tidegauge_scheduler_hooks.kubernetes.adapter import KubernetesScheduler
-    from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
     from tidegauge_scheduler_hooks.kubernetes.client.leases import lease_age_s
     from tidegauge_scheduler_hooks.kubernetes.client.watches import ClientWatches
     from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
     from tidegauge_scheduler_hooks.kubernetes.team_policies import TeamPolicies
-    from tidegauge_scheduler_hooks.ports import PermanentError
 
-    try:
-        api = open_api(settings.kubernetes_kubeconfig)
-    except PermanentError as error:
-        raise StoreError(f"kubernetes is enabled, but the API server cannot be used: {error}") from error
+    api = _kubernetes_api(settings)
     kinds = comma_separated(settings.kubernetes_kinds)
     namespace, name = _controller_lease(settings)
     watches = ClientWatches(api, namespaces=comma_separated(settings.kubernetes_namespaces))
@@ -101,6 +100,36 @@ def _kubernetes(settings: Settings, coordinator: Coordinator) -> Any:
         shared_gpu_replicas=settings.kubernetes_shared_gpu_replicas,
         policies=TeamPolicies(watches) if settings.kubernetes_memory_policies else None,
     )
+
+
+def open_node_conditions(
+    settings: Settings, coordinator: Coordinator, *, submit: Callable[[Callable[[], None]], object]
+) -> NodeConditions | None:
+    """What writes conditions of nodes, with a rate of requests of its own. Raises ``StoreError``."""
+    if not (settings.kubernetes_node_conditions and _is_kubernetes_here(settings)):
+        return None
+    from tidegauge_scheduler_hooks.kubernetes.node_conditions import NodeConditions, NodeGpus
+
+    def reports() -> list[NodeGpus]:
+        return [
+            NodeGpus(node.hostname, node.last_report_age_s, node.gpus)
+            for node in coordinator.nodes()
+            if node.last_report_age_s is not None
+        ]
+
+    return NodeConditions(
+        _kubernetes_api(settings), reports, submit=submit, wall_s=time.time, monotonic_s=time.monotonic
+    )
+
+
+def _kubernetes_api(settings: Settings) -> ClientApi:
+    from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
+    from tidegauge_scheduler_hooks.ports import PermanentError
+
+    try:
+        return open_api(settings.kubernetes_kubeconfig)
+    except PermanentError as error:
+        raise StoreError(f"kubernetes is enabled, but the API server cannot be used: {error}") from error
 
 
 def _controller_lease(settings: Settings) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from tidegauge.cluster.web.markup import (
     search_field,
     share_bar,
 )
+from tidegauge.core.detector.unheld import is_unheld
 from tidegauge.core.ids import DeviceUuid, JobKey
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_count, format_duration
@@ -123,6 +124,8 @@ def _gpu(gpu: GpuView, ranks: Sequence[Tenancy | None]) -> str:
         who.append(f"{format_count(hidden, 'rank')} of others")
     if (gpu.other_processes_bytes or 0) >= MIN_UNKNOWN_BYTES:
         who.append(f"unattributed {bytes_text(gpu.other_processes_bytes)} !")
+    if is_unheld(gpu.unheld_for_s):
+        who.append(f"held by nobody {bytes_text(gpu.unheld_bytes)} !")
     told = f"<small>{'; '.join(who)}</small>" if who else "<small>no rank</small>"
     name = f'<span class="gpu" title="{escape(title)}">GPU {gpu.gpu}</span>'
     return f"<li>{name}{share_bar(_share(gpu), title=title)}{told}</li>"

@@ -131,6 +131,7 @@ def test_the_page_of_nodes_says_who_is_silent_who_is_where_and_what_nobody_accou
     assert "2 of 6 nodes not reporting." in words
     assert "moe-pretrain rank 13" in words
     assert "unattributed 3.0 GiB !" in words
+    assert "held by nobody 2.0 GiB !" in words
 
 
 def test_a_viewer_sees_that_ranks_of_others_are_there_and_not_whose(service: CoordinatorService) -> None:
