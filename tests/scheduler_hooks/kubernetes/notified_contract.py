@@ -96,8 +96,8 @@ class NotifiedSite(ABC):
 
     @property
     @abstractmethod
-    def versions(self) -> Mapping[str, str]:
-        """The ``resourceVersion`` of all of its objects, by what they are."""
+    def traces(self) -> Mapping[str, Any]:
+        """What would be another had we written to one of its objects, by object."""
 
     @property
     @abstractmethod
@@ -130,7 +130,7 @@ class NotifiedSite(ABC):
 
     def check_notified_and_untouched(self, decision: str) -> None:
         """Of each of its jobs the owner is notified, nothing else can be done, and no object of it is written."""
-        before, port = self.versions, self.head.port
+        before, port = self.traces, self.head.port
         for number, job in enumerate(self.head.jobs(self.pods)):
             facts, target = port.describe([job])[job.key], self.head.target(job)
             assert (facts.can, facts.requeueable, facts.running) == (TELLING, False, True)
@@ -145,7 +145,7 @@ class NotifiedSite(ABC):
             ):
                 with pytest.raises(PermanentError, match=r": no (cap|checkpoint|requeue|hold|cancel): "):
                     refused()
-        assert self.versions == before
+        assert self.traces == before
 
 
 class NotifiedContract:

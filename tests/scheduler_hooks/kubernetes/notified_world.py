@@ -68,7 +68,7 @@ class NotifiedWorld(NotifiedSite):
         return [pod for pod in found if not pod["metadata"].get("deletionTimestamp")]
 
     @property
-    def versions(self) -> Mapping[str, str]:
+    def traces(self) -> Mapping[str, Any]:
         kinds = (VOLCANO_JOBS, POD_GROUPS, LEADER_WORKER_SETS, STATEFUL_SETS, QUEUE_WORKLOADS, PODS)
         found = [(resource, obj["metadata"]) for resource in kinds for obj in self.kube.list(resource)]
         return {f"{resource.plural}/{metadata['name']}": metadata["resourceVersion"] for resource, metadata in found}

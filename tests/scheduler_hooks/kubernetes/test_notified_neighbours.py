@@ -19,9 +19,11 @@ from scheduler_hooks.kubernetes.notified_contract import (
 )
 from scheduler_hooks.kubernetes.notified_world import NotifiedWorld
 from scheduler_hooks.kubernetes.restart_contract import environ
+from scheduler_values import incident
 from tidegauge.core.job_records.record import JobEnd
-from tidegauge.core.jobs.kubernetes import ACTIONS
+from tidegauge.core.jobs.kubernetes import ACTIONS, SCHEDULER
 from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS
+from tidegauge_scheduler_hooks.kubernetes.memory_incidents import MEMORY_INCIDENTS
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS
 from tidegauge_scheduler_hooks.kubernetes.workloads import labels_of
 from tidegauge_scheduler_hooks.ports import ChangedError, Presence
@@ -77,6 +79,16 @@ def test_the_event_is_on_the_volcano_job() -> None:
     assert [event["regarding"] for event in world.events] == [regarding, regarding]
 
 
+def test_an_incident_goes_with_the_volcano_job() -> None:
+    world = NotifiedWorld(VOLCANO)
+    (job,) = world.head.jobs(world.pods)
+    world.head.port.show_incident(incident(job=job.key, scheduler=SCHEDULER), (), job)
+    (found,) = world.kube.list(MEMORY_INCIDENTS)
+    owner = world.kube.peek(world.resource, "team-a", "train")["metadata"]["uid"]
+    reference = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "train", "uid": owner}
+    assert found["metadata"]["ownerReferences"] == [reference]
+
+
 def test_a_volcano_job_of_a_job_flow_is_notified_of_by_its_own_name() -> None:
     flow = {"apiVersion": "flow.volcano.sh/v1alpha1", "kind": "JobFlow", "name": "f", "uid": "u-f", "controller": True}
     world = NotifiedWorld(VOLCANO, above=[flow])
@@ -99,6 +111,18 @@ def test_a_restart_of_all_of_a_volcano_job_is_another_attempt() -> None:
     with pytest.raises(ChangedError):
         world.head.port.notify(target, "too late", decision_id="d")
     assert world.head.port.ends([before]) == {before.key: JobEnd.FAILED}
+
+
+def test_deleted_pods_of_a_volcano_job_are_not_taken_for_those_of_an_earlier_attempt() -> None:
+    world = NotifiedWorld(VOLCANO, policies=RESTART_JOB)
+    before = world.uids
+    world.fail_one()
+    world.until_it_runs(without=frozenset(before))
+    workers = world.pods[1:]
+    (job,) = world.head.jobs(workers)
+    for pod in workers:
+        world.kube.remove(PODS, "team-a", pod["metadata"]["name"])
+    assert world.head.port.ends([job]) == {}, "the master runs on, and nobody knows what becomes of them"
 
 
 @pytest.mark.parametrize(("action", "replaced"), [("RestartPod", 1), ("RestartTask", 2)])
