@@ -1,6 +1,7 @@
 """LeaderWorkerSet's controllers, the StatefulSets that they make pods by, and Kueue beside them: transcribed from
 kubernetes-sigs/lws v0.9.0, kubernetes 1.36 (pkg/controller/statefulset) and kubernetes-sigs/kueue ff69552e79, each step
-with its file.
+with its file, and held against what lws v0.9.0, kubernetes 1.36.2 and Kueue efa3c9d749 themselves wrote
+(docs/testing.md).
 
 What counts here: who owns whom, what is written on pods, and when a group is made again. Left out: rolling updates,
 subgroups, exclusive topologies, ``LeaderReady``, Services, and TPUs. Pods run as soon as they are made and nothing
@@ -34,6 +35,8 @@ def leader_worker_set(name: str, *, namespace: str = NAMESPACE, replicas: int = 
     made = template()
     made["spec"]["restartPolicy"] = "Always"  # a StatefulSet takes no other
     return {
+        "apiVersion": LEADER_WORKER_SETS.api_version,
+        "kind": LEADER_WORKER_SETS.kind,
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
             "replicas": replicas,
