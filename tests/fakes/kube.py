@@ -106,12 +106,12 @@ class FakeKube:
         self.missing_kinds: set[str] = set()
         """Kinds whose CRD is not installed."""
         self._now = now
-        self._objects: dict[str, dict[Key, Object]] = {}
+        self._objects: dict[Resource, dict[Key, Object]] = {}
         self._faults: list[Fault] = []
         self._stores: list[FakeStore] = []
         self._applied: dict[str, Any] = {}
         """The last server-side apply to an object, by its uid."""
-        self._unseen: list[tuple[str, Object, bool]] | None = None
+        self._unseen: list[tuple[Resource, Object, bool]] | None = None
         self._version = 100
         self._uids = 0
 
@@ -153,8 +153,8 @@ class FakeKube:
 
     def catch_up(self) -> None:
         unseen, self._unseen = self._unseen or [], None
-        for kind, item, deleted in unseen:
-            self._show(kind, item, deleted)
+        for resource, item, deleted in unseen:
+            self._show(resource, item, deleted)
 
     def called(self, verb: str, kind: str | None = None) -> list[Call]:
         """The requests with this verb, of this kind."""
@@ -306,12 +306,12 @@ class FakeKube:
 
     def _tell(self, resource: Resource, item: Object, *, deleted: bool) -> None:
         if self._unseen is None:
-            self._show(resource.kind, item, deleted)
+            self._show(resource, item, deleted)
         else:
-            self._unseen.append((resource.kind, item, deleted))
+            self._unseen.append((resource, item, deleted))
 
-    def _show(self, kind: str, item: Object, deleted: bool) -> None:
-        for store in [store for store in self._stores if store.resource.kind == kind]:
+    def _show(self, resource: Resource, item: Object, deleted: bool) -> None:
+        for store in [store for store in self._stores if store.resource == resource]:
             store.see(copy.deepcopy(item), deleted=deleted)
 
     def _next_version(self) -> str:
@@ -319,7 +319,7 @@ class FakeKube:
         return str(self._version)
 
     def _of(self, resource: Resource) -> dict[Key, Object]:
-        return self._objects.setdefault(resource.kind, {})
+        return self._objects.setdefault(resource, {})
 
     def _existing(self, resource: Resource, namespace: str | None, name: str) -> Object:
         self._check_kind(resource)

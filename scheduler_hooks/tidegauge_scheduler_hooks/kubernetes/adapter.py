@@ -43,10 +43,16 @@ from tidegauge_scheduler_hooks.kubernetes.events import (
 from tidegauge_scheduler_hooks.kubernetes.facts_of_workloads import can_do, facts_of, find, is_ours
 from tidegauge_scheduler_hooks.kubernetes.intents import CANCEL, HOLD, Changes, IncidentIntent, Stopped, merged
 from tidegauge_scheduler_hooks.kubernetes.memory_incidents import write_incident
-from tidegauge_scheduler_hooks.kubernetes.owners import BY_NAME, KINDS, State
+from tidegauge_scheduler_hooks.kubernetes.owners import BY_NAME, KINDS, State, unread_object
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
-from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, ForbiddenError, KubeApi, ObjectNotFoundError
+from tidegauge_scheduler_hooks.kubernetes.ports import (
+    ConflictError,
+    ForbiddenError,
+    KubeApi,
+    Object,
+    ObjectNotFoundError,
+)
 from tidegauge_scheduler_hooks.kubernetes.recommendations import recommendation
 from tidegauge_scheduler_hooks.kubernetes.requeues import encoded, requeue_order, wanted_changes
 from tidegauge_scheduler_hooks.kubernetes.run_ends import EndedRun, end_of, goes_on
@@ -317,11 +323,12 @@ class KubernetesScheduler:
             return None
         _check_known(self._directory.problem_below(kind))
         try:
-            obj = self._api.get(kind.resource, namespace, name)
+            obj = self._api.get(kind.resource, namespace, name) if kind.is_read else _unread(target, namespace, name)
         except ObjectNotFoundError:
             return None
         workload = Workload(kind, obj, tuple(self._directory.pods_of(obj)), foreign)
-        return workload if workload.job_id == target.job.job_id else None
+        there = kind.is_read or workload.living  # its pods alone say that it is there
+        return workload if there and workload.job_id == target.job.job_id else None
 
     def _check_running(self, target: JobTarget) -> Workload:
         """The workload, if this very run of it goes on. Raises ``ChangedError``."""
@@ -454,6 +461,11 @@ class KubernetesScheduler:
 def _check_known(problem: str | None, *, what: str = "pods") -> None:
     if problem is not None:
         raise TemporaryError(f"{what} unknown: {problem}")
+
+
+def _unread(target: JobTarget, namespace: str, name: str) -> Object:
+    """An owner that is not read, with the uid of the run that was judged."""
+    return unread_object(namespace, name, target.incarnation.partition("#")[0])
 
 
 def _running(target: JobTarget, workload: Workload | None) -> Workload:

@@ -7,7 +7,7 @@ import socket
 import time
 from contextlib import suppress
 
-from tidegauge_scheduler_hooks.kubernetes.owners import OwnerReference
+from tidegauge_scheduler_hooks.kubernetes.owners import OwnerReference, unread_object
 from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, ConflictError, KubeApi, Object, Resource
 
 CONTROLLER = "tidegauge.dev/tidegauge"
@@ -58,8 +58,8 @@ def record_event(
 
 def regarding_owner(reference: OwnerReference, namespace: str) -> tuple[Resource, Object]:
     """An owner that was not read, for ``record_event``."""
-    metadata = {"namespace": namespace, "name": reference.name, "uid": reference.uid}
-    return Resource(reference.group, reference.version, "", reference.kind), {"metadata": metadata}
+    resource = Resource(reference.group, reference.version, "", reference.kind)
+    return resource, unread_object(namespace, reference.name, reference.uid)
 
 
 def micro_time(unix_s: float) -> str:

@@ -10,7 +10,13 @@ from tidegauge.core.jobs.kubernetes import PREFIX
 from tidegauge_scheduler_hooks.kubernetes.owners import at
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS, Object
 from tidegauge_scheduler_hooks.kubernetes.run_ends import DISRUPTED
-from tidegauge_scheduler_hooks.kubernetes.workloads import QUEUE_LABEL, RESTART_LABEL, annotations_of, labels_of
+from tidegauge_scheduler_hooks.kubernetes.workloads import (
+    QUEUE_LABEL,
+    RESTART_LABEL,
+    VOLCANO_VERSION,
+    annotations_of,
+    labels_of,
+)
 
 KEPT_GONE_S = 300.0
 """Schedulers are asked for 77 s how a job ended (``job_ends``)."""
@@ -21,6 +27,8 @@ _KEPT_OF_METADATA = (
     "deletionGracePeriodSeconds",
 )  # fmt: skip
 _KEPT_LABELS = (QUEUE_LABEL, RESTART_LABEL)
+_KEPT_ANNOTATIONS = (PREFIX, VOLCANO_VERSION)
+"""What their names begin with."""
 
 
 class _Gone(NamedTuple):
@@ -65,7 +73,9 @@ class GoneObjects:
 def _kept(obj: Object) -> Object:
     """The parts by which ``run_ends`` says how a run ended. An annotation of others may have 256 KiB."""
     metadata = {name: obj["metadata"][name] for name in _KEPT_OF_METADATA if name in obj["metadata"]}
-    metadata["annotations"] = {name: text for name, text in annotations_of(obj).items() if name.startswith(PREFIX)}
+    metadata["annotations"] = {
+        name: text for name, text in annotations_of(obj).items() if name.startswith(_KEPT_ANNOTATIONS)
+    }
     metadata["labels"] = {name: text for name, text in labels_of(obj).items() if name in _KEPT_LABELS}
     status = obj.get("status") or {}
     if obj.get("kind") == PODS.kind:

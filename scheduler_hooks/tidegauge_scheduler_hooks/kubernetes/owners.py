@@ -1,7 +1,7 @@
 """The kinds of workloads, with their fields for the same things, and the owners of pods. A table, and pure functions.
 
 Sources: the Kubernetes API reference for ``batch/v1``, and the types of JobSet (``jobset_types.go``), Kubeflow Trainer
-(``trainjob_types.go``), the Training Operator (``PyTorchJob``) and KubeRay (``rayjob_types.go``).
+(``trainjob_types.go``), the Training Operator (``PyTorchJob``), KubeRay (``rayjob_types.go``) and Volcano (``job.go``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from tidegauge.core.jobs.kubernetes import job_id, namespace_of
 from tidegauge_scheduler_hooks.kubernetes.ports import JOBS, PODS, Object, Resource
 
 JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
@@ -20,10 +21,13 @@ TRAINJOBS = Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob"
 PYTORCHJOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 RAYJOBS = Resource("ray.io", "v1", "rayjobs", "RayJob")
 RAYCLUSTERS = Resource("ray.io", "v1", "rayclusters", "RayCluster")
+VOLCANO_JOBS = Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job")
 
 Path = tuple[str | int, ...]
 MAX_OWNERS = 6
 """Links of a chain that are followed; the longest known one is Pod, Job, JobSet, TrainJob."""
+MAX_UID_CHARS = 64
+"""Servers make them of 36."""
 HARMLESS_OWNERS = frozenset({("batch", "CronJob")})
 """Controllers above a workload that tolerate its suspension: a CronJob only makes its next Job later."""
 
@@ -55,10 +59,14 @@ class OwnerKind:
     """The status field in which its own controller counts starts."""
     busy: Callable[[Mapping[str, Any]], bool] = lambda _status: False
     """Whether its status shows that something of it still runs."""
+    alias: str | None = None
+    """Its name here, where another kind has the same."""
+    is_read: bool = True
+    """Whether its object is read. Else it is known by its pods' references alone, and its owner is only notified."""
 
     @property
     def name(self) -> str:
-        return self.resource.kind
+        return self.alias or self.resource.kind
 
 
 class Owned(NamedTuple):
@@ -112,10 +120,14 @@ PYTORCHJOB = OwnerKind(
 )
 RAYJOB = OwnerKind(RAYJOBS, SUSPEND, runs=("startTime", "rayClusterName"), restarts="failed")
 RAYCLUSTER = OwnerKind(RAYCLUSTERS, None)
+VOLCANO_JOB = OwnerKind(VOLCANO_JOBS, None, alias="VolcanoJob", is_read=False)
 
 KINDS: Mapping[str, OwnerKind] = {kind.name: kind for kind in (JOB, JOBSET, TRAINJOB, PYTORCHJOB, RAYJOB)}
 """Kinds that can be acted on, by the names of the setting ``kubernetes_kinds``."""
-BY_NAME: Mapping[str, OwnerKind] = {**KINDS, RAYCLUSTER.name: RAYCLUSTER, POD.name: POD}
+BY_NAME: Mapping[str, OwnerKind] = {**KINDS, **{kind.name: kind for kind in (RAYCLUSTER, VOLCANO_JOB, POD)}}
+_UNREAD: Mapping[tuple[str, str], OwnerKind] = {
+    (kind.resource.group, kind.resource.kind): kind for kind in BY_NAME.values() if not kind.is_read
+}
 _LINKS: Mapping[str, tuple[OwnerKind, ...]] = {"JobSet": (JOB,), "TrainJob": (JOBSET, JOB), "RayJob": (RAYCLUSTER, JOB)}
 """The kinds between a pod and an owner of that kind."""
 
@@ -153,6 +165,9 @@ def topmost(
             return found
         kind = known.get(reference.kind)
         if kind is None or kind.resource.group != reference.group:
+            unread = _UNREAD.get((reference.group, reference.kind))
+            if unread is not None and found.kind is POD and _is_plausible(reference, namespace):
+                return Owned(unread, unread_object(namespace, reference.name, reference.uid))
             harmless = (reference.group, reference.kind) in HARMLESS_OWNERS
             return found if harmless else found._replace(foreign=reference.kind)
         owner = lookup(kind.resource, namespace, reference)
@@ -164,6 +179,13 @@ def topmost(
             return None
         found = Owned(kind, owner)
     return found._replace(foreign=found.kind.name)
+
+
+def _is_plausible(reference: OwnerReference, namespace: str) -> bool:
+    """An API server stores any text as name and uid of an owner."""
+    uid = reference.uid.replace("-", "")
+    named = namespace_of(job_id(namespace, reference.name)) is not None
+    return named and uid.isascii() and uid.isalnum() and len(reference.uid) <= MAX_UID_CHARS
 
 
 class OwnerReference(NamedTuple):
@@ -184,6 +206,11 @@ def controller_of(obj: Object) -> OwnerReference | None:
             kind, name, uid = (reference.get(key, "") for key in ("kind", "name", "uid"))
             return OwnerReference(group, kind, name, uid, version)
     return None
+
+
+def unread_object(namespace: str, name: str, uid: str) -> Object:
+    """An object of which nothing is known but what a reference says."""
+    return {"metadata": {"namespace": namespace, "name": name, "uid": uid}}
 
 
 def at(obj: Any, path: Path) -> Any:

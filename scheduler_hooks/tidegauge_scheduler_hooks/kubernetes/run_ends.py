@@ -75,7 +75,7 @@ def end_of(run: EndedRun) -> JobEnd | None:
     workload = run.workload
     if workload.kind is RAYCLUSTER:
         return None  # of one without a RayJob nobody says how the programs in it ended
-    ended = _end_of_owner(workload)
+    ended = _end_of_owner(run)
     failed, outside = _first_failure_s(run), _first_from_outside(run)
     if failed is not None and outside is not None and not _came_first(run, failed, outside):
         failed = None
@@ -98,9 +98,11 @@ def goes_on(run: EndedRun) -> bool:
     return running and run.workload.kind is not RAYCLUSTER and end_of(run) is None
 
 
-def _end_of_owner(workload: Workload) -> JobEnd | None:
-    """By its own object alone."""
-    obj = workload.obj
+def _end_of_owner(run: EndedRun) -> JobEnd | None:
+    """By its own object alone; of one that is not read, by its pods."""
+    workload, obj = run.workload, run.workload.obj
+    if not workload.kind.is_read:
+        return JobEnd.COMPLETED if all(_succeeded(pod) for pod in run.pods) else None
     if workload.kind is POD:
         return JobEnd.COMPLETED if _succeeded(obj) else JobEnd.FAILED if _phase(obj) == "Failed" else None
     if workload.kind is RAYJOB:

@@ -42,6 +42,9 @@ from tidegauge_scheduler_hooks.kubernetes.ports import Object
 
 RESTART_LABEL = "jobset.sigs.k8s.io/restart-attempt"
 """On every pod of a JobSet: the number of restarts of the whole set by JobSet's controller."""
+VOLCANO_VERSION = "volcano.sh/job-version"
+"""Annotation of every pod of a Volcano Job: how often all of its pods had been killed. Suspending it counts as several;
+``volcano.sh/job-retry-count`` also counts restarts of single pods, beside which the others run on."""
 BY_POLICY = "policy"
 """The beginning of ``INJECTED`` on pods that the MutatingAdmissionPolicy of the chart changed."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -195,7 +198,8 @@ def told_attempt(pod: Object) -> int | None:
 
 
 def restart_label(pod: Object) -> int:
-    return _count(labels_of(pod).get(RESTART_LABEL))
+    """How often its controller had started the whole again, as JobSet's label or Volcano's annotation says."""
+    return _count(labels_of(pod).get(RESTART_LABEL)) + _count(annotations_of(pod).get(VOLCANO_VERSION))
 
 
 def next_attempt(workload: Workload, earlier: Sequence[int]) -> int:

@@ -17,7 +17,7 @@ def play_kubelet(admin: Connection, pod: Any, *, node: str = "no-such-node") -> 
     elif metadata.get("deletionTimestamp"):
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
         assert admin.ask("DELETE", f"{path}/{metadata['name']}", body).code in (200, 202, 404, 409)
-    elif phase == "Pending":
+    elif phase == "Pending" and not pod["spec"].get("schedulingGates"):
         if not pod["spec"].get("nodeName"):  # a pod without a node would go without a trace when it is deleted
             answer = admin.ask("POST", f"{path}/{metadata['name']}/binding", binding(metadata["name"], node))
             if answer.code == 404:

@@ -123,6 +123,7 @@ PODS = [
     pod("", generateName="later-"),
     pod("set", labels={"jobset.sigs.k8s.io/jobset-name": "s", "jobset.sigs.k8s.io/restart-attempt": "2"},
         annotations={"tidegauge.dev/attempt": "3"}),
+    pod("volcano", labels={"volcano.sh/job-name": "v"}, annotations={"volcano.sh/job-version": "4"}),
     pod("ray", labels={"ray.io/cluster": "c", "ray.io/originated-from-cr-name": "r"}),
     pod("words", annotations={FRACTION: "0.5", CHECKPOINT_PATH: "/ckpt", IMAGE_PYTHONPATH: "/app"}),
     pod("bad", annotations={FRACTION: "2", CHECKPOINT_PATH: "/" * 3000, "tidegauge.dev/attempt": "x"}),

@@ -1,6 +1,7 @@
-"""Attempt and changes of a requeue reach the pods under Kueue itself, beside the controllers themselves: the contract
-that the transcriptions of them keep in the fast tests. Needs a real API server (``TIDEGAUGE_TEST_KUBECONFIG``) on which
-they run; ``TIDEGAUGE_TEST_NEIGHBOURS`` names the kinds that Kueue and a controller look after there."""
+"""Attempt and changes of a requeue reach the pods under Kueue itself, and of workloads that are only watched nothing is
+touched, beside the controllers themselves: the contracts that the transcriptions keep in the fast tests. Needs a real
+API server (``TIDEGAUGE_TEST_KUBECONFIG``) on which they run; ``TIDEGAUGE_TEST_NEIGHBOURS`` names the kinds that Kueue
+and a controller look after there."""
 
 from __future__ import annotations
 
@@ -11,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from integration.kubernetes.kueue_site import OurProcesses, open_site
+from integration.kubernetes.adopted_namespace import OurProcesses
+from integration.kubernetes.kueue_site import open_site
+from integration.kubernetes.lws_site import open_lws_site
 from integration.kubernetes.target import KubeTarget
+from scheduler_hooks.kubernetes.notified_contract import VOLCANO, NotifiedContract, NotifiedSite
 from scheduler_hooks.kubernetes.restart_contract import RestartContract, RestartSite
 
 NEIGHBOURS = "TIDEGAUGE_TEST_NEIGHBOURS"
@@ -39,5 +43,20 @@ class TestRestartsBesideTheNeighboursThemselves(RestartContract):
                 if kind not in THERE:
                     pytest.skip(f"{NEIGHBOURS} does not name {kind}")
                 return stack.enter_context(open_site(kube, ours, tmp_path, kind, queued=queued, unwatched=unwatched))
+
+            yield opened
+
+
+class TestWatchedBesideTheNeighboursThemselves(NotifiedContract):
+    """Volcano's have never run here: there is no binary of them."""
+
+    @pytest.fixture
+    def open_site(self, kube: KubeTarget, ours: OurProcesses) -> Iterator[Callable[[str], NotifiedSite]]:
+        with ExitStack() as stack:
+
+            def opened(kind: str) -> NotifiedSite:
+                if kind.split()[0] not in THERE or kind == VOLCANO:
+                    pytest.skip(f"{NEIGHBOURS} does not name {kind}")
+                return stack.enter_context(open_lws_site(kube, ours, kind))
 
             yield opened

@@ -33,14 +33,56 @@ class Objects(Protocol):
     def remove(self, resource: Resource, namespace: str | None, name: str) -> None: ...
 
 
-class Neighbours:
-    """All controllers of one cluster. ``admitted`` is asked about every new pod."""
+class Controllers:
+    """What they share. ``admitted`` is asked about every new pod."""
 
     def __init__(self, kube: Objects, admitted: Admission) -> None:
         self._kube = kube
         self._admitted = admitted
         self._made = 0
         self._now_s = 1_700_000_000
+
+    def now(self) -> str:
+        """A second later each time."""
+        self._now_s += 1
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now_s))
+
+    def _below(self, resource: Resource, owner: Object) -> list[Object]:
+        """``metav1.IsControlledBy``."""
+        uid = owner["metadata"]["uid"]
+        return [
+            obj
+            for obj in self._kube.list(resource)
+            if any(one["uid"] == uid and one.get("controller") for one in obj["metadata"].get("ownerReferences") or ())
+        ]
+
+    def _metadata(self, owner: Object, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+        namespace = owner["metadata"]["namespace"]
+        return {"name": name, "namespace": namespace, "labels": dict(labels), "ownerReferences": owned_by(owner)}
+
+    def _run_pod(self, pod: Any) -> Object:
+        """Made as the webhooks leave it; it runs unless something gates it."""
+        namespace = pod["metadata"]["namespace"]
+        pod["metadata"].setdefault("annotations", {})
+        pod["metadata"]["creationTimestamp"] = self.now()
+        made = self._admitted(pod, namespace)
+        phase = "Pending" if made["spec"].get("schedulingGates") else "Running"
+        return self._kube.put(PODS, {**made, "status": {"phase": phase}})
+
+    def _delete(self, pods: Sequence[Object]) -> None:
+        for pod in pods:
+            self._kube.remove(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"])
+
+    def _write(self, resource: Resource, obj: Any) -> None:
+        """Only the status, on the object as it is now."""
+        uid = obj["metadata"]["uid"]
+        now = next((one for one in self._kube.list(resource) if one["metadata"]["uid"] == uid), None)
+        if now is not None and now.get("status") != obj["status"]:
+            self._kube.put(resource, {**now, "status": obj["status"]})
+
+
+class Neighbours(Controllers):
+    """Those of all kinds that are acted on."""
 
     def look(self) -> None:
         for resource, control in (
@@ -53,11 +95,6 @@ class Neighbours:
         ):
             for obj in self._kube.list(resource):
                 control(copy.deepcopy(dict(obj)))
-
-    def now(self) -> str:
-        """A second later each time."""
-        self._now_s += 1
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now_s))
 
     # kubernetes: pkg/controller/job/job_controller.go
 
@@ -229,34 +266,12 @@ class Neighbours:
                 labels = {"ray.io/cluster": cluster["metadata"]["name"], "ray.io/group": name}
                 self._make_pod(cluster, group["template"], labels)
 
-    # What they share
-
-    def _below(self, resource: Resource, owner: Object) -> list[Object]:
-        """``metav1.IsControlledBy``."""
-        uid = owner["metadata"]["uid"]
-        return [
-            obj
-            for obj in self._kube.list(resource)
-            if any(one["uid"] == uid and one.get("controller") for one in obj["metadata"].get("ownerReferences") or ())
-        ]
-
-    def _metadata(self, owner: Object, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
-        namespace = owner["metadata"]["namespace"]
-        return {"name": name, "namespace": namespace, "labels": dict(labels), "ownerReferences": owned_by(owner)}
-
     def _make_pod(self, owner: Object, made_from: Mapping[str, Any], labels: Mapping[str, str]) -> None:
         self._made += 1
         metadata = copy.deepcopy(made_from.get("metadata") or {})
         own = self._metadata(owner, f"{owner['metadata']['name']}-{self._made}", {})
         own["labels"] = {**(metadata.get("labels") or {}), **labels}
-        pod = {"metadata": {**metadata, **own}, "spec": copy.deepcopy(made_from["spec"])}
-        pod["metadata"].setdefault("annotations", {})
-        pod["metadata"]["creationTimestamp"] = self.now()
-        self._kube.put(PODS, {**self._admitted(pod, own["namespace"]), "status": {"phase": "Running"}})
-
-    def _delete(self, pods: Sequence[Object]) -> None:
-        for pod in pods:
-            self._kube.remove(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"])
+        self._run_pod({"metadata": {**metadata, **own}, "spec": copy.deepcopy(made_from["spec"])})
 
     def _say_suspended(self, status: Any, word: str) -> None:
         """No condition says that what was never suspended is not."""
@@ -265,13 +280,6 @@ class Neighbours:
             status["conditions"].append({"type": "Suspended", "status": word, "lastTransitionTime": self.now()})
         elif found is not None and found["status"] != word:
             found.update(status=word, lastTransitionTime=self.now())
-
-    def _write(self, resource: Resource, obj: Any) -> None:
-        """Only the status, on the object as it is now."""
-        uid = obj["metadata"]["uid"]
-        now = next((one for one in self._kube.list(resource) if one["metadata"]["uid"] == uid), None)
-        if now is not None and now.get("status") != obj["status"]:
-            self._kube.put(resource, {**now, "status": obj["status"]})
 
 
 def runtime_templates(trainjob: Object) -> list[tuple[str, Any]]:

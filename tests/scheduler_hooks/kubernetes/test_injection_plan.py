@@ -385,6 +385,7 @@ def test_the_init_container_is_never_root_and_else_names_no_user_for_an_scc_to_r
         ({"training.kubeflow.org/job-name": "torch"}, "torch", "torch"),
         ({"ray.io/originated-from-cr-name": "ray", "ray.io/cluster": "ray-x7k2p"}, "ray-x7k2p", "ray"),
         ({"batch.kubernetes.io/job-name": "job"}, "job", "job"),
+        ({"volcano.sh/job-name": "flow-train"}, None, "flow-train"),
         ({}, "some-owner", "some-owner"),
         ({}, None, "train-0"),
     ],

@@ -121,6 +121,13 @@ def test_words_of_the_pod_become_variables_as_with_the_webhook(bench: Bench) -> 
     assert (environ["TIDEGAUGE_MEMORY_FRACTION"], environ["TIDEGAUGE_CHECKPOINT_SIGNAL"]) == ("0.5", "USR1")
 
 
+def test_pods_of_a_volcano_job_say_which_and_how_often_it_had_been_started(bench: Bench) -> None:
+    """The runtime tells no owners, so that the pod's own words have to do."""
+    labels, annotations = {PROFILE_LABEL: "", "volcano.sh/job-name": "v"}, {"volcano.sh/job-version": "4"}
+    environ, _ = created(bench, GPU, labels=labels, annotations=annotations)
+    assert (environ["TIDEGAUGE_JOB_ID"], environ["TIDEGAUGE_ATTEMPT"]) == ("team/v", "4")
+
+
 @pytest.mark.parametrize(
     ("env", "container", "has_gpu"),
     [

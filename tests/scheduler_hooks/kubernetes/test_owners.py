@@ -80,9 +80,33 @@ def test_a_controller_of_an_unknown_kind_is_named() -> None:
 
 
 def test_a_kind_of_the_same_name_in_another_group_is_unknown() -> None:
+    other = made("Job", "v")
+    other["apiVersion"] = "batch.example.com/v1"
+    owned = top_of(made("Pod", "p", other), other)
+    assert owned is not None
+    assert (owned.kind.name, owned.foreign) == ("Pod", "Job")
+
+
+def test_a_volcano_job_is_known_by_what_its_pods_say_of_it() -> None:
+    """It is not looked up: nobody has a right to read it."""
     volcano = made("Job", "v")
     volcano["apiVersion"] = "batch.volcano.sh/v1alpha1"
-    owned = top_of(made("Pod", "p", volcano), volcano)
+    owned = top_of(made("Pod", "p", volcano))
+    assert owned is not None
+    assert (owned.kind.name, owned.foreign) == ("VolcanoJob", None)
+    assert owned.obj["metadata"] == {"namespace": NAMESPACE, "name": "v", "uid": "uid-v"}
+
+
+@pytest.mark.parametrize(
+    "forged", [{"name": "V\n"}, {"name": "v" * 254}, {"uid": "u#1"}, {"uid": "u" * 65}, {"uid": ""}]
+)
+def test_a_volcano_job_that_cannot_be_one_leaves_the_pod_to_itself(forged: dict[str, str]) -> None:
+    """A server stores any text in a reference."""
+    volcano = made("Job", "v")
+    volcano["apiVersion"] = "batch.volcano.sh/v1alpha1"
+    pod = made("Pod", "p", volcano)
+    pod["metadata"]["ownerReferences"][0] |= forged
+    owned = top_of(pod)
     assert owned is not None
     assert (owned.kind.name, owned.foreign) == ("Pod", "Job")
 

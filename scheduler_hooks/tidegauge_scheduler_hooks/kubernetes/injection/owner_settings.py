@@ -87,7 +87,7 @@ class OwnerReader:
             owned = topmost(pod, self._kinds, look_up)
             if owned is None:
                 raise PermanentError("its owner is not in this namespace (any more)")
-            if owned.kind is POD:
+            if owned.kind is POD or not owned.kind.is_read:
                 return own_settings(metadata, namespace)
             obj = owned.obj
             if last is not None and self._may_be_old(owned.kind.resource, last):

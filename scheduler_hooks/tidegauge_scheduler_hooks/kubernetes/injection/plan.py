@@ -48,6 +48,7 @@ _NAME_LABELS = (
     "ray.io/originated-from-cr-name",  # the RayJob; ray.io/cluster is then a name with a random end
     "training.kubeflow.org/job-name",
     "jobset.sigs.k8s.io/jobset-name",  # a TrainJob's JobSet has its name
+    "volcano.sh/job-name",
     "ray.io/cluster",
     "batch.kubernetes.io/job-name",
     "job-name",
