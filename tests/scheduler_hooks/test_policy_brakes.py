@@ -66,6 +66,7 @@ SAYS_NO: list[tuple[str, str, dict[str, Any], Change, str]] = [
     ("exempt", CAP, {"exempt": {"qos": ["normal"]}}, of_facts(), "QOS normal is exempt"),
     ("no_adapter", CAP, {}, of_facts(scheduler_facts=None), "no scheduler adapter knows this job (scheduler local)"),
     ("unsupported", REQUEUE, {}, of_scheduler(can=frozenset({ActionKind.NOTIFY})), "local cannot requeue this job"),
+    ("unsupported", CAP, {}, of_scheduler(can=frozenset({ActionKind.NOTIFY}), only_told="it serves"), "it serves"),
     ("not_running", CAP, {}, of_facts(running=False), "the job is no longer running"),
     ("not_running", CAP, {}, of_scheduler(running=False), "the job is no longer running"),
     ("not_running", CAP, {}, of_facts(target=target(JobKey("4711", 1, 1001))), "already in another attempt"),

@@ -76,7 +76,7 @@ def _unsupported(case: Case) -> str | None:
     scheduler = case.facts.scheduler_facts
     if scheduler is None or case.action in scheduler.can or _needs_no_scheduler(case):
         return None
-    return f"{case.facts.target.scheduler} cannot {case.action.value} this job"
+    return scheduler.only_told or f"{case.facts.target.scheduler} cannot {case.action.value} this job"
 
 
 def _needs_no_scheduler(case: Case) -> bool:
