@@ -168,7 +168,7 @@ class Workload:
         """Why nothing is ever done to it; ``None``: that is not so."""
         if self.replica is None:
             return None
-        return f"a {self.replica.kind} serves requests, so Tidegauge tells of its memory and changes nothing"
+        return f"a {self.replica.kind} serves requests, and Tidegauge never acts on one"
 
     def why_not_stoppable(self) -> str | None:
         """Why it must not be suspended; ``None`` if it may be."""

@@ -76,7 +76,7 @@ def _unsupported(case: Case) -> str | None:
     scheduler = case.facts.scheduler_facts
     if scheduler is None or case.action in scheduler.can or _needs_no_scheduler(case):
         return None
-    return scheduler.only_told or f"{case.facts.target.scheduler} cannot {case.action.value} this job"
+    return f"{case.facts.target.scheduler} cannot {case.action.value} this job"
 
 
 def _needs_no_scheduler(case: Case) -> bool:
@@ -309,7 +309,7 @@ BRAKES = (
     Brake(
         "exempt",
         _ACTING,
-        "The owner, an admin or the policy exempts the job; it still gets messages and evidence.",
+        "The owner, an admin or the policy exempts the job, or it serves requests; it still gets messages and evidence.",
         _exempt,
     ),
     Brake(

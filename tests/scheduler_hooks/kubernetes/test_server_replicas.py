@@ -103,8 +103,8 @@ def replica(world: KubeWorld, pods: Sequence[Any]) -> JobView:
         ranks.append(rank_summary(number, identity=who, process=process, uid=0, verdict=OK, pod=place))
     name = facts_of(world, pods[0]).replica
     return job_view(
-        job_id=facts_of(world, pods[0]).job_id, attempt=0, world_size=len(pods), ranks=tuple(ranks), group=name, group_name=name,
-        rank_nodes=("n",) * len(pods), rank_hostnames=("n1",) * len(pods), scheduler=SCHEDULER,
+        job_id=facts_of(world, pods[0]).job_id, attempt=0, world_size=len(pods), ranks=tuple(ranks), group=name,
+        group_name=name, rank_nodes=("n",) * len(pods), rank_hostnames=("n1",) * len(pods), scheduler=SCHEDULER,
     )  # fmt: skip
 
 
@@ -174,7 +174,7 @@ def test_a_replica_is_told_by_an_event_on_its_first_pod(world: KubeWorld, kind: 
     facts = world.facts(view)
     assert facts is not None
     assert facts.can == {ActionKind.NOTIFY, ActionKind.ANNOTATE}
-    assert facts.only_told == f"a {kind} serves requests, so Tidegauge tells of its memory and changes nothing"
+    assert facts.only_told == f"a {kind} serves requests, and Tidegauge never acts on one"
     target = world.target(view)
     assert world.port.presence(target) is Presence.RUNNING
     world.port.notify(target, "leaks", decision_id="d-1")
@@ -206,7 +206,7 @@ def test_no_action_is_done_to_a_server_even_if_its_owner_allows_a_requeue(
         lambda: world.port.cancel(target, "leaks", decision_id="d"),
     ]
     for act in doing:
-        with pytest.raises(PermanentError, match=f"a {kind} serves requests, so Tidegauge tells of its memory"):
+        with pytest.raises(PermanentError, match=f"a {kind} serves requests, and Tidegauge never acts on one"):
             act()
     assert {call.verb for call in world.kube.calls} == {"get"}
     assert world.ranks.steps == 200, "no rank was asked for anything"
