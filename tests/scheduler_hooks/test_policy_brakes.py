@@ -58,6 +58,7 @@ SAYS_NO: list[tuple[str, str, dict[str, Any], Change, str]] = [
     ("paused", CAP, {}, of_state(paused="by root: cluster upgrade"), "actions are paused: by root: cluster upgrade"),
     ("recovering", CAP, {}, of_incident(state=IncidentState.RECOVERING), "the condition has cleared for now"),
     ("exempt", CAP, {}, of_scheduler(exempt=True), "the owner opted out of actions"),
+    ("exempt", REQUEUE, {}, of_scheduler(can=frozenset({ActionKind.NOTIFY}), only_told="it serves"), "it serves"),
     ("exempt", CAP, {"exempt": {"users": "a*"}}, of_facts(), "user ada is exempt"),
     ("exempt", CAP, {"exempt": {"job_names": ["llm-*"]}}, of_facts(), "job name llm-pretrain is exempt"),
     ("exempt", CAP, {"exempt": {"accounts": ["phys*"]}}, of_facts(), "account physics is exempt"),

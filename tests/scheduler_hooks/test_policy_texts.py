@@ -41,6 +41,17 @@ def test_a_warning_says_who_what_when_what_next_and_what_to_do() -> None:
     ]
 
 
+def test_who_runs_a_server_is_threatened_with_nothing_and_not_asked_for_a_checkpoint() -> None:
+    only_told = scheduler_facts(only_told="a Deployment serves requests, and Tidegauge never acts on one")
+    text = first_text(of_job={"scheduler_facts": only_told, "checkpoint": None})
+    assert text.splitlines()[0] == "Incident 1: job 4711 (llm-pretrain), user ada."
+    assert (
+        "Tidegauge takes no action on this job: a Deployment serves requests, and Tidegauge never acts on one." in text
+    )
+    assert "checkpoint" not in text
+    assert "exempt" not in text
+
+
 def of_workload(job_id: str) -> dict[str, Any]:
     """The job as the Kubernetes adapter knows it."""
     return {"target": target(JobKey(JobId(job_id), 0, 1001), scheduler="kubernetes"), "job_name": "train"}

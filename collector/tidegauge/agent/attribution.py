@@ -112,7 +112,15 @@ def _in_pod(identity: RankIdentity, known: PodProof, facts: PodFacts) -> Attribu
             attempt=_attempt(identity, facts.attempt),
         ),
         frozenset(overruled),
-        PodPlace(known.cgroup.pod_uid, facts.namespace, facts.pod, container, job_known=True),
+        PodPlace(
+            known.cgroup.pod_uid,
+            facts.namespace,
+            facts.pod,
+            container,
+            job_known=True,
+            kind=facts.kind if facts.replica else "",
+            replica=facts.replica,
+        ),
         facts.user_name or facts.namespace,
     )
 

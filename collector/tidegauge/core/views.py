@@ -17,6 +17,7 @@ from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId, RankIdentity, Rank
 from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.jobs.launches import LaunchSummary
 from tidegauge.core.jobs.rank_groups import GroupMember
+from tidegauge.core.jobs.replicas import Replicas
 from tidegauge.core.jobs.slurm import SlurmPlace, array_name
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import OrderResult
@@ -146,6 +147,7 @@ class RankSummary:
             container=None if self.pod is None else self.pod.container,
             attempt=self.identity.attempt,
             attempts_each=self.identity.attempts_each,
+            replica="" if self.pod is None else self.pod.replica,
         )
 
     @property
@@ -357,6 +359,8 @@ class JobView:
     change: Optional[str] = None
     """What no earlier run of the same job did, without a full stop (``core.job_records.earlier_runs``); ``None``:
     nothing, or there are too few."""
+    replicas: Optional[Replicas] = None
+    """Of the inference server that this is a replica of; ``None`` for any other job."""
 
     @cached_property
     def key(self) -> JobKey:

@@ -69,6 +69,13 @@ def claimed_place(environ: Mapping[str, str]) -> Optional[RankPlace]:
     return None
 
 
+def _place_of_pod(environ: Mapping[str, str]) -> Optional[RankPlace]:
+    """The place of a lone process by its pod's in a LeaderWorkerSet's group (``AddLWSVariables`` in pkg/utils/pod of
+    LWS 0.9.0): until torch.distributed is set up, and where it never is, the group's pods are its ranks."""
+    rank, size = _count(environ.get("LWS_WORKER_INDEX")), _count(environ.get("LWS_GROUP_SIZE"))
+    return None if rank is None or size is None or not rank < size else RankPlace(rank, 0, size)
+
+
 def identify(
     environ: Mapping[str, str],
     process: OwnProcessFacts,
@@ -87,7 +94,7 @@ def identify(
     if place is None and torch.distributed is not None:
         rank, size = torch.distributed
         place = RankPlace(rank, _count(environ.get("LOCAL_RANK")) or 0, size)
-    place = place or RankPlace(0, 0, 1)
+    place = place or _place_of_pod(environ) or RankPlace(0, 0, 1)
     attempt, attempts_each = _attempts(environ)
     return RankIdentity(
         job_id=JobId(_job_id(environ, process)),

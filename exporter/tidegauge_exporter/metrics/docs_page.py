@@ -45,7 +45,8 @@ def page() -> str:
             "A job that runs several launches side by side (two `srun` in one allocation, a trainer beside an",
             f"evaluator) has several groups of ranks: its series, and its ranks', also have {_code(GROUP_LABELS)}, the",
             "name of the group: `step 1`, `container eval`, `pid 4711` of its launcher or, of a program without one,\n"
-            "its own. Series of a job with one group do not have the label.\n",
+            "its own. Series of a job with one group do not have the label, but those of a\n"
+            "[server's replica](kubernetes_jobs.md#an-inference-server) always do.\n",
             f"On Kubernetes a rank's series also have {_code(POD_LABELS)}, named as by dcgm-exporter: those",
             "of its pod by the word of kernel and API server, never its own. `job_id` is then `namespace/name` of the",
             "workload. A PodMonitor or ServiceMonitor has to say `honorLabels: true`: else Prometheus puts the agent's",

@@ -352,7 +352,8 @@ class KubernetesScheduler:
             raise PermanentError(f"{workload.title}: no {action.value}: {why_not}")
         if action not in can_do(workload, self._kinds):
             unset = f"{workload.kind.name} is not in the setting kubernetes_kinds"
-            why = workload.why_not_stoppable() if workload.kind.name in self._kinds else unset
+            acted_on = workload.kind.name in self._kinds
+            why = workload.why_only_told() or (workload.why_not_stoppable() if acted_on else unset)
             raise PermanentError(f"{workload.title}: no {action.value}: {why}")
 
     def _check_controller(self, target: JobTarget) -> None:

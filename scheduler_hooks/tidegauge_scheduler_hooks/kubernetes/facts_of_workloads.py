@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from tidegauge.core.incidents.actions import ActionKind, SchedulerFacts
 from tidegauge.core.jobs.kubernetes import KEEP, MAY_REQUEUE, SCHEDULER
@@ -10,6 +11,7 @@ from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.facts import torch_handle
 from tidegauge_scheduler_hooks.kubernetes.injection.shares import gpu_share
 from tidegauge_scheduler_hooks.kubernetes.owners import Owned, State, at, time_s
+from tidegauge_scheduler_hooks.kubernetes.replicas import are_one
 from tidegauge_scheduler_hooks.kubernetes.team_policies import SAYS_NOTHING, TeamWord
 from tidegauge_scheduler_hooks.kubernetes.workloads import (
     Workload,
@@ -27,16 +29,19 @@ def find(
 ) -> Workload | None:
     """The workload that all living ranks of ``view`` are really in: their pods as the kernel says, the owner of each
     pod as the API server says (``owned``, by a pod's uid). ``None`` if there is none, or another for one of them: an
-    unconfirmed rank may be of another namespace, and an action on a job reaches all of its ranks."""
+    unconfirmed rank may be of another namespace, and an action on a job reaches all of its ranks. A replica of a server
+    is its first pod by name, the leader of a group, with all of them."""
     ranks = [rank for rank in view.ranks if rank.alive]
     uids = {rank.pod.pod_uid for rank in ranks if rank.pod is not None and rank.pod.job_known}
     if not ranks or any(rank.pod is None or not rank.pod.job_known for rank in ranks):
         return None
-    owners = [owned(uid) for uid in sorted(uids)]
-    first = owners[0]
-    if first is None or any(one is None or one.uid != first.uid for one in owners):
+    owners = [one for one in map(owned, uids) if one is not None]
+    first = min(owners, key=lambda one: str(one.obj["metadata"]["name"]), default=None)
+    if first is None or len(owners) < len(uids) or not all(are_one(first, one) for one in owners):
         return None
     workload = with_pods(first)
+    if workload.replica is not None:
+        workload = replace(workload, pods=tuple(one.obj for one in owners))
     return workload if workload.job_id == view.job_id and not _is_past(workload, uids) else None
 
 
@@ -69,6 +74,7 @@ def facts_of(
         started_unix_s=started,
         gpu_share=_share(workload, shared_gpu_replicas),
         can=can,
+        only_told=workload.why_only_told(),
         handle={
             "kind": workload.kind.name,
             "name": workload.name,

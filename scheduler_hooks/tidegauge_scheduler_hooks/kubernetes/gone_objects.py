@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from tidegauge.core.jobs.kubernetes import PREFIX
 from tidegauge_scheduler_hooks.kubernetes.owners import at
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS, Object
+from tidegauge_scheduler_hooks.kubernetes.replicas import REPLICA_LABELS
 from tidegauge_scheduler_hooks.kubernetes.run_ends import DISRUPTED
 from tidegauge_scheduler_hooks.kubernetes.workloads import (
     QUEUE_LABEL,
@@ -26,7 +27,7 @@ _KEPT_OF_METADATA = (
     "name", "namespace", "uid", "ownerReferences", "creationTimestamp", "deletionTimestamp",
     "deletionGracePeriodSeconds",
 )  # fmt: skip
-_KEPT_LABELS = (QUEUE_LABEL, RESTART_LABEL)
+_KEPT_LABELS = (QUEUE_LABEL, RESTART_LABEL, *REPLICA_LABELS)
 _KEPT_ANNOTATIONS = (PREFIX, VOLCANO_VERSION)
 """What their names begin with."""
 

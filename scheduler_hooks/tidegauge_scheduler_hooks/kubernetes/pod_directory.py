@@ -23,6 +23,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
     watched_kinds,
 )
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS, Object, ObjectStore, Resource, Watches
+from tidegauge_scheduler_hooks.kubernetes.replicas import are_one, replica_with
 from tidegauge_scheduler_hooks.kubernetes.run_ends import EndedRun
 from tidegauge_scheduler_hooks.kubernetes.workloads import (
     Workload,
@@ -81,16 +82,17 @@ class PodDirectory:
         if pod is None or owned is None:
             return None
         said = (_owner_named_on(found) for found in (pod, owned.obj))
-        told = told_attempt(pod)
+        told, replica = told_attempt(pod), replica_with(owned)
         return PodFacts(
             pod_uid=uid,
             namespace=pod["metadata"]["namespace"],
             pod=pod["metadata"]["name"],
-            job_name=owned.obj["metadata"]["name"],
-            kind=owned.kind.name,
+            job_name=owned.obj["metadata"]["name"] if replica is None else replica.server,
+            kind=owned.kind.name if replica is None else replica.kind,
             attempt=(attempt_of(owned.obj) if told is None else told) + restart_label(pod) + self.earlier(pod),
             user_name=next(filter(None, said), pod["metadata"]["namespace"]),
             containers=_containers(pod),
+            replica="" if replica is None else replica.name,
         )
 
     def owned(self, uid: str) -> Owned | None:
@@ -105,7 +107,7 @@ class PodDirectory:
         known = [pod for pod in pods if pod is not None]
         owners = [topmost(pod, self.kinds, self._last_owner) for pod in known]
         first = owners[0] if owners else None
-        if first is None or len(known) < len(pods) or any(one is None or one.uid != first.uid for one in owners):
+        if first is None or len(known) < len(pods) or any(one is None or not are_one(first, one) for one in owners):
             return None
         if self.problem_below(first.kind) is not None:
             return None

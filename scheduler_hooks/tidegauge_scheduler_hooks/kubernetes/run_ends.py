@@ -87,7 +87,7 @@ def end_of(run: EndedRun) -> JobEnd | None:
         return JobEnd.FAILED
     if ended is JobEnd.FAILED and (outside is None or _was_too_late(run)):
         return JobEnd.FAILED
-    if workload.foreign is not None:
+    if workload.foreign is not None and workload.replica is None:
         return None  # a controller of an unknown kind may replace what it deletes
     return _end_by_people(run) if ended is None or outside is None else outside.end
 

@@ -31,6 +31,7 @@ from tidegauge_scheduler_hooks.kubernetes.intents import (
 )
 from tidegauge_scheduler_hooks.kubernetes.owners import (
     RAYJOB,
+    Owned,
     OwnerKind,
     State,
     at,
@@ -39,6 +40,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
     state,
 )
 from tidegauge_scheduler_hooks.kubernetes.ports import Object
+from tidegauge_scheduler_hooks.kubernetes.replicas import Replica, replica_with
 
 RESTART_LABEL = "jobset.sigs.k8s.io/restart-attempt"
 """On every pod of a JobSet: the number of restarts of the whole set by JobSet's controller."""
@@ -87,8 +89,13 @@ class Workload:
         return f"{self.kind.name} {self.namespace}/{self.name}"
 
     @property
+    def replica(self) -> Replica | None:
+        """The replica of a server that it is."""
+        return replica_with(Owned(self.kind, self.obj))
+
+    @property
     def job_id(self) -> str:
-        return job_id(self.namespace, self.name)
+        return job_id(self.namespace, self.name if self.replica is None else self.replica.server)
 
     @property
     def state(self) -> State:
@@ -159,6 +166,12 @@ class Workload:
         """Whether the webhook told the pod a smaller attempt than the present one. Nobody knows that of other pods."""
         told = told_attempt(pod)
         return told is not None and told < self.attempt
+
+    def why_only_told(self) -> str | None:
+        """Why nothing is ever done to it; ``None``: that is not so."""
+        if self.replica is None:
+            return None
+        return f"a {self.replica.kind} serves requests, and Tidegauge never acts on one"
 
     def why_not_stoppable(self) -> str | None:
         """Why it must not be suspended; ``None`` if it may be."""

@@ -309,7 +309,7 @@ BRAKES = (
     Brake(
         "exempt",
         _ACTING,
-        "The owner, an admin or the policy exempts the job; it still gets messages and evidence.",
+        "The owner, an admin or the policy exempts the job, or it is a server; it still gets messages and evidence.",
         _exempt,
     ),
     Brake(

@@ -35,11 +35,13 @@ class Case:
 
 
 def exemption(facts: JobFacts, exempt: Exempt) -> str | None:
-    """Why a job is not to be acted on: by its owner or another person first, then by the site; ``None``: it is not
-    exempt."""
+    """Why a job is not to be acted on: by its kind, by its owner or another person, then by the site; ``None``: it is
+    not exempt."""
+    scheduler = facts.scheduler_facts
+    if scheduler is not None and scheduler.only_told is not None:
+        return scheduler.only_told
     if facts.exempted is not None:
         return facts.exempted
-    scheduler = facts.scheduler_facts
     if scheduler is not None and scheduler.exempt:
         return "the owner opted out of actions"
     rows = [("user", facts.user_name, exempt.users), ("job name", facts.job_name, exempt.job_names)]

@@ -91,7 +91,7 @@ def advice(case: Case) -> str:
             "tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none if there is nothing to save "
             "(docs/checkpoint.md)."
         )
-    elif cause is IncidentCause.LEAK and facts.checkpoint is None:
+    elif cause is IncidentCause.LEAK and facts.checkpoint is None and not _is_only_told(facts):
         parts.append(
             "To let Tidegauge checkpoint the job before it runs out of memory, give it "
             "tidegauge.on_checkpoint_request(fn) or a checkpoint signal (docs/run.md)."
@@ -99,6 +99,10 @@ def advice(case: Case) -> str:
     if cause is IncidentCause.SHARE_EXCEEDED and facts.cap_fraction is not None:
         parts.append(f"A memory fraction of {facts.cap_fraction:.3g} keeps it within its share.")
     return " ".join(parts)
+
+
+def _is_only_told(facts: JobFacts) -> bool:
+    return facts.scheduler_facts is not None and facts.scheduler_facts.only_told is not None
 
 
 def _fragmentation_advice(facts: JobFacts) -> str:

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -19,6 +20,7 @@ from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound, bounde
 from tidegauge.core.ids import JobId, JobKey, job_name, known_as, short_job_name
 from tidegauge.core.job_records.record import JobEnd, JobRecord
 from tidegauge.core.jobs.kubernetes import PodPlace
+from tidegauge.core.jobs.replicas import Replicas
 from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.verdicts import Band, LeakState, Severity
 from tidegauge.core.views import JobView
@@ -264,6 +266,25 @@ def test_the_pod_of_the_rank_to_look_at_is_shown(
     assert first.startswith("team-a/llm  llm-pretrain  ada ")
     assert first.endswith(f"  {shown}")
     assert second.endswith("  llm-0")
+
+
+def test_a_replica_of_a_server_needs_no_steps_and_one_that_grows_says_how_many_others_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    replicas = Replicas("Deployment", 8, 3)
+    server: dict[str, Any] = {"job_id": "team-a/vllm", "scheduler": "kubernetes", "replicas": replicas}
+    leaks = rank_summary(0, step=0, verdict=LEAK)
+    grows = job_view(**server, ranks=(leaks,), suspects=(0,), group="a", group_name="pod vllm-6d-a")
+    healthy = rank_summary(0, step=0)
+    fine: dict[str, Any] = {"state": LeakState.OK, "severity": None, "signal": None, "suspects": ()}
+    api = serve(grows, job_view(**server, **fine, ranks=(healthy,), group="b", group_name="pod vllm-6d-b"))
+    assert main(["jobs", "--api", api.url]) == 0
+    api.stop()
+    first, second = capsys.readouterr().out.splitlines()[1:3]
+    assert first.startswith("team-a/vllm (pod vllm-6d-a)  ")
+    assert "  leak (critical), 3 of 8 replicas grow  " in first
+    assert second.startswith("team-a/vllm (pod vllm-6d-b)  ")
+    assert "  ok  " in second
 
 
 def test_jobs_table_has_no_pod_column_without_pods(capsys: pytest.CaptureFixture[str]) -> None:

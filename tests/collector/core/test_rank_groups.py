@@ -340,3 +340,42 @@ def test_every_process_is_in_one_group_and_no_two_living_ranks_of_an_attempt_of_
                 heads = {one.place for one in living}
                 numbers = [one.rank for one in living if one.launcher not in heads]
                 assert len(numbers) == len(set(numbers))
+
+
+def replica(pid: int, name: str, rank: int = 0, world_size: int = 1, **facts: object) -> GroupMember:
+    return member(pid, rank, world_size, **facts)._replace(replica=name, pod=f"pod-{pid}")  # type: ignore[arg-type]
+
+
+def test_replicas_of_a_server_are_groups_from_the_start_also_one_alone_and_while_no_rank_is_there_twice() -> None:
+    groups = RankGroups()
+    alone = replica(100, "replica 0", 0, 2, store="a:1", run_id="r")
+    assert said(groups.look([alone])) == {"replica 0": [100]}
+    # The second rank of the first is not there yet, nor the first of the second: together they would make a launch.
+    half = replica(200, "replica 1", 1, 2, store="a:1", run_id="r", node="n2")
+    found = groups.look([alone, half])
+    assert said(found) == {"replica 0": [100], "replica 1": [200]}
+    assert [(group.key, group.replica) for group in found] == [(name, name) for name in ("replica 0", "replica 1")]
+    assert [groups.key_of(one.place) for one in (alone, half)] == ["replica 0", "replica 1"]
+
+
+def test_a_replica_that_is_started_again_elsewhere_stays_the_same_group() -> None:
+    groups, others = RankGroups(), [replica(pid, f"replica {pid}") for pid in (1, 2)]
+    groups.look([*others, replica(100, "replica 0", node="n1", parent=7)])
+    old = ended([replica(100, "replica 0", node="n1", parent=7)])
+    again = groups.look([*others, *old, replica(300, "replica 0", node="n2", parent=9)])
+    assert said(again) == {"replica 0": [100, 300], "replica 1": [1], "replica 2": [2]}
+
+
+def test_launches_within_a_replica_are_told_apart_and_named_by_both() -> None:
+    groups = RankGroups()
+    ranks = [*launch(100, 2, step="0"), *launch(200, 1, step="1")]
+    for name in ("replica 0", "replica 1"):
+        found = groups.look([one._replace(replica=name) for one in ranks])
+        assert said(found) == {f"{name}, step 0": [100, 101], f"{name}, step 1": [200]}
+        assert [group.key for group in found] == [name, f"{name}, step 1"]
+
+
+def test_a_replica_is_named_by_itself_whatever_another_coordinator_remembered() -> None:
+    groups, one = RankGroups(), replica(100, "replica 0")
+    groups.remember(0, RankGroup("replica 0", "replica 0", frozenset([one.place])))
+    assert [(group.key, group.name) for group in groups.look([one])] == [("replica 0", "replica 0")]

@@ -48,6 +48,17 @@ def who(
 
 
 class Places(unittest.TestCase):
+    def test_a_lone_process_of_a_leaderworkerset_is_the_rank_that_its_pod_is_until_it_knows_better(self) -> None:
+        pod = {"LWS_WORKER_INDEX": "2", "LWS_GROUP_SIZE": "4", "LWS_LEADER_ADDRESS": "vllm-0.vllm.team-a"}
+        for environ, distributed, expected in (
+            (pod, None, (2, 4)),
+            (pod, (17, 32), (17, 32)),
+            ({**pod, **TORCHRUN}, None, (3, 4)),
+            ({**pod, "LWS_GROUP_SIZE": "2"}, None, (0, 1)),
+        ):
+            found = who(environ, distributed=distributed)
+            self.assertEqual((found.rank, found.world_size), expected)
+
     def test_each_launcher_is_understood(self) -> None:
         openmpi = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}
         table: list[tuple[str, dict[str, str], Optional[RankPlace]]] = [

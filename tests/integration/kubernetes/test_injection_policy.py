@@ -86,6 +86,7 @@ FUNCTIONS: Any = {
     # Of the strings library that Kubernetes adds to CEL.
     "split": lambda text, by: celtypes.ListType([celtypes.StringType(one) for one in str(text).split(str(by))]),
     "trim": lambda text: celtypes.StringType(str(text).strip()),
+    "substring": lambda text, begin, end: celtypes.StringType(str(text)[begin:end]),
 }
 
 
@@ -117,9 +118,16 @@ def found_in(
 
 GPU = {"name": "gpu", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
 NETWORK = {"name": "net", "resources": {"claims": [{"name": "nic"}]}}
+OWNER = {"apiVersion": "apps/v1", "kind": "Other", "uid": "u"}
 PODS = [
     pod("plain"),
-    pod("owned", ownerReferences=[{"name": "other"}, {"name": "job", "controller": True}]),
+    pod("owned", ownerReferences=[{**OWNER, "name": "other"}, {**OWNER, "name": "job", "controller": True}]),
+    pod("served", labels={"pod-template-hash": "6d4cf56db"}, ownerReferences=[
+        {**OWNER, "kind": "ReplicaSet", "name": "vllm-6d4cf56db", "controller": True}]),
+    pod("rollout", ownerReferences=[{**OWNER, "kind": "ReplicaSet", "name": "vllm-6d4cf56db", "controller": True}]),
+    pod("ordinal-3", ownerReferences=[{**OWNER, "kind": "StatefulSet", "name": "ordinal", "controller": True}]),
+    pod("group-3-1", labels={"leaderworkerset.sigs.k8s.io/name": "group"},
+        ownerReferences=[{**OWNER, "kind": "StatefulSet", "name": "group-3", "controller": True}]),
     pod("", generateName="later-"),
     pod("set", labels={"jobset.sigs.k8s.io/jobset-name": "s", "jobset.sigs.k8s.io/restart-attempt": "2"},
         annotations={"tidegauge.dev/attempt": "3"}),

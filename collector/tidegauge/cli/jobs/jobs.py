@@ -22,6 +22,7 @@ from tidegauge.core.ids import JobKey, job_name
 from tidegauge.core.incidents.wording import list_ranks
 from tidegauge.core.job_records.record import JobRecord
 from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
+from tidegauge.core.jobs.replicas import Replicas
 from tidegauge.core.jobs.slurm import SlurmPlace, array_name
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import OK, LeakState, Severity, Verdict, state_word
@@ -162,7 +163,7 @@ def _row(job: Mapping[str, Any]) -> Sequence[str]:
         str(steps),
         format_bytes(max(rank["allocated_bytes"] for rank in ranks)),
         format_bytes(max(rank["reserved_bytes"] for rank in ranks)),
-        _verdict(job, worst, has_steps=steps > 0),
+        _verdict(job, worst, has_steps=steps > 0 or bool(job.get("replicas"))),
         list_ranks(job["suspects"], common=job["common"]),
         job["signal"] or "-",
         "-" if verdict.bytes_per_step is None else format_bytes(verdict.bytes_per_step.likely),
@@ -171,7 +172,7 @@ def _row(job: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _verdict(job: Mapping[str, Any], worst: Mapping[str, Any] | None, *, has_steps: bool) -> str:
-    words = _state(job, has_steps=has_steps) + _whether_it_ends(worst)
+    words = _state(job, has_steps=has_steps) + _whether_it_ends(worst) + _beside(job)
     if job["running"]:
         return words + (", stale" if job["stale"] else "")
     return "ended" if LeakState(job["state"]) is LeakState.OK else f"ended (was {words})"
@@ -188,6 +189,13 @@ def _whether_it_ends(rank: Mapping[str, Any] | None) -> str:
     bound = None if rank is None or not rank.get("bound") else from_wire(GrowthBound, rank["bound"])
     says = "" if bound is None or bound.state is None else end_words(bound)
     return f", {says}" if says else ""
+
+
+def _beside(job: Mapping[str, Any]) -> str:
+    """ ", 3 of 8 replicas grow" of a growing replica of a server."""
+    replicas = from_wire(Replicas, job["replicas"]) if job.get("replicas") else None  # missing in an older answer
+    is_told = replicas is not None and job["state"] == LeakState.LEAK.value and replicas.growing
+    return f", {replicas.words}" if replicas is not None and is_told else ""
 
 
 def _array_name(ranks: Sequence[Mapping[str, Any]]) -> str | None:

@@ -280,7 +280,7 @@ def rank_state(rank: RankLine) -> Cell:
 
 
 def _job_state(job: JobLine) -> Cell:
-    return state_cell(job.state, job.severity, alive=job.running, stale=bool(job.stale), has_steps=job.step > 0)
+    return state_cell(job.state, job.severity, alive=job.running, stale=bool(job.stale), has_steps=job.has_steps)
 
 
 def _ranks(job: JobLine) -> Cell:

@@ -17,6 +17,7 @@ from tidegauge.core.evidence.growth_bound import GrowthBound
 from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.ids import JobKey, known_as
 from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.core.jobs.replicas import Replicas
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal
 from tidegauge.core.views import GpuPlace, JobView, RankSummary, job_array_name, ranks_by_gpu
 from tidegauge.core.wire import Wire, to_wire
@@ -123,6 +124,13 @@ class JobLine(NamedTuple):
     """Which of the job's groups of ranks (``JobKey.group``)."""
     group_name: str = ""
     """What people call it; empty where the job has one."""
+    replicas: Replicas | None = None
+    """``JobView.replicas``."""
+
+    @property
+    def has_steps(self) -> bool:
+        """It has counted a step, or is a server, of which nobody expects one."""
+        return self.step > 0 or self.replicas is not None
 
 
 @dataclass(frozen=True)
@@ -381,6 +389,7 @@ def job_line(job: JobView, memory_line: MemoryLine) -> JobLine:
         array=job_array_name(job),
         group=job.group,
         group_name=job.group_name,
+        replicas=job.replicas,
     )
 
 

@@ -206,11 +206,12 @@ class _WiredOverview(NamedTuple):
 
 
 def _find(jobs: tuple[JobView, ...], asked: JobAsked) -> JobView:
-    """The first job that fits, which is the most alarming."""
-    meant = asked.job_id, asked.attempt, asked.group
-    for job in jobs:
-        if (job.job_id, job.attempt, job.group) == meant and asked.uid in (None, job.ranks[0].uid):
-            return job
-    raise NotFoundError(
-        f"job {asked.job_id!r}, attempt {asked.attempt}, is not watched; `tidegauge jobs` lists watched jobs"
-    )
+    """The first job that fits, which is the most alarming; of one without a first group (replicas) any group fits."""
+    meant = asked.job_id, asked.attempt
+    same = [job for job in jobs if (job.job_id, job.attempt) == meant and asked.uid in (None, job.ranks[0].uid)]
+    found = [job for job in same if job.group == asked.group] or ([] if asked.group else same)
+    if not found:
+        raise NotFoundError(
+            f"job {asked.job_id!r}, attempt {asked.attempt}, is not watched; `tidegauge jobs` lists watched jobs"
+        )
+    return found[0]

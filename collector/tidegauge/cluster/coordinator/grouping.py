@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from tidegauge.core.detector.peers import judge_job
@@ -12,6 +13,7 @@ from tidegauge.core.ids import GlobalRank, JobKey, ProcessId
 from tidegauge.core.job_records.earlier_runs import EarlierRuns, change_words, with_earlier_runs
 from tidegauge.core.jobs.launches import LaunchSummary
 from tidegauge.core.jobs.rank_groups import GroupMember, Place, RankGroup, RankGroups
+from tidegauge.core.jobs.replicas import Replicas
 from tidegauge.core.peer_bounds import with_shared_bounds
 from tidegauge.core.verdicts import LeakState, alarm_level
 from tidegauge.core.views import JobView, RankSummary, name_owners
@@ -52,6 +54,13 @@ def job_views(
 ) -> dict[JobKey, tuple[JobView, ...]]:
     """The views of each attempt of a job, one for each group of ranks. ``earlier``: earlier runs of attempts."""
     groups = known.look([one.group_member for members in attempts.values() for one in members])
+    views = _of_groups(attempts, groups, earlier)
+    return _with_replicas(views) if any(group.replica for group in groups) else views
+
+
+def _of_groups(
+    attempts: Mapping[JobKey, Sequence[RankOnNode]], groups: Sequence[RankGroup], earlier: Mapping[JobKey, EarlierRuns]
+) -> dict[JobKey, tuple[JobView, ...]]:
     if len(groups) == 1:
         return {
             job: (make_job(job, one_per_rank(members), groups[0], earlier.get(job)),)
@@ -69,6 +78,20 @@ def job_views(
             for group, part in sorted(parts.items(), key=lambda one: one[0].key)
         )
     return views
+
+
+def _with_replicas(views: Mapping[JobKey, tuple[JobView, ...]]) -> dict[JobKey, tuple[JobView, ...]]:
+    """The same, each replica with how all replicas of its server are; there is one at least."""
+    alive: dict[str, list[JobView]] = {}
+    kind = ""
+    for view in (view for ones in views.values() for view in ones):
+        pod = view.ranks[0].pod
+        if pod is not None and pod.replica:
+            kind = pod.kind
+            alive.setdefault(pod.replica, []).extend([view] if view.running else [])
+    growing = sum(any(view.state is LeakState.LEAK for view in ones) for ones in alive.values())
+    replicas = Replicas(kind, sum(map(bool, alive.values())), growing)
+    return {job: tuple(replace(view, replicas=replicas) for view in ones) for job, ones in views.items()}
 
 
 def alarm_first(job: JobView) -> tuple[int, int, str, int, str]:

@@ -170,13 +170,14 @@ def _lead(shown: JobShown, live: LiveJob) -> str:
         None if rank in (None, number) else f"Rank {rank} is not known of this job: this is rank {number}.",
         f"{format_count(job.stale, 'rank')} on nodes that are not reporting: old figures." if job.stale else None,
         "The job is exempt from actions." if job.exempt else None,
+        None if job.replicas is None else f"{job.replicas.told}.",
         f"{capitalised(live.view.change)}." if live.view.change else None,
     ]
     if not job.running:
         sentence, tone = "All its ranks have ended.", "note"
     elif chosen.verdict.state is not LeakState.OK:
         return curve_lead(RankCurve(number, "", (), chosen.verdict), remarks=remarks)
-    elif chosen.step == 0:
+    elif not job.has_steps:
         sentence, tone = "It has counted no step yet.", "note"
     else:
         sentence = f"Rank {number} does not grow: its memory has not kept growing."
@@ -247,7 +248,7 @@ def _rank_row(job: JobKey, rank: RankLine) -> Sequence[str]:
 def _groups(groups: Sequence[JobLine]) -> str:
     rows = [
         (
-            state_chip(one.state, one.severity, alive=one.running, stale=bool(one.stale), has_steps=one.step > 0),
+            state_chip(one.state, one.severity, alive=one.running, stale=bool(one.stale), has_steps=one.has_steps),
             job_link(JobKey(one.job_id, one.attempt, one.uid, one.group), one.array, one.group_name),
             f"{one.alive:,}/{one.world_size:,}",
             share_bar(one.used_share),

@@ -130,7 +130,7 @@ def _key(job: JobLine) -> JobKey:
 
 
 def _fits(job: JobLine, words: str) -> bool:
-    state = state_word(job.state, job.severity, has_steps=job.step > 0)
+    state = state_word(job.state, job.severity, has_steps=job.has_steps)
     text = f"{job.job_id} {job.array or ''} {job.job_name or ''} {job.user_name} {job.scheduler or ''} {state}".lower()
     return all(word in text for word in words.lower().split())
 
@@ -138,6 +138,7 @@ def _fits(job: JobLine, words: str) -> bool:
 def _row(job: JobLine, incidents: Sequence[int]) -> Sequence[str]:
     first, ranks = job.first, f"{job.alive:,}/{job.world_size:,}"
     name = f"<small>{name_text(job.job_name)}</small>" if job.job_name and job.job_name != job.job_id else ""
+    name += f"<small>{name_text(job.replicas.told)}</small>" if job.replicas is not None else ""
     growth = None if first.bytes_per_step is None else first.bytes_per_step.likely
     ends = NOTHING
     if job.running and first.bound is not None and first.bound.holds:
@@ -146,7 +147,7 @@ def _row(job: JobLine, incidents: Sequence[int]) -> Sequence[str]:
         ends = oom_text(first.seconds_to_oom, first.steps_to_oom)
     numbers = ", ".join(f'<a href="report?incident={number}">#{number}</a>' for number in incidents[:3])
     return (
-        state_chip(job.state, job.severity, alive=job.running, stale=bool(job.stale), has_steps=job.step > 0),
+        state_chip(job.state, job.severity, alive=job.running, stale=bool(job.stale), has_steps=job.has_steps),
         job_link(_key(job), job.array, job.group_name) + name,
         name_text(job.user_name),
         f"{ranks}{' !' if job.running and job.alive < job.world_size else ''}",

@@ -13,6 +13,7 @@ from typing import NamedTuple, Optional
 from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId, known_as
+from tidegauge.core.jobs.replicas import Replicas
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import Band, Severity, Signal, Verdict
 
@@ -197,6 +198,8 @@ class Incident:
     """What no earlier run of the same job did (``JobView.change``)."""
     grew_in: Optional[int] = None
     """For an out-of-memory error: the number of the incident of growth that it ended, or came in."""
+    replicas: Optional[Replicas] = None
+    """As ``JobView.replicas``, when its figures were last seen."""
 
     @property
     def is_open(self) -> bool:

@@ -179,6 +179,8 @@ class SchedulerFacts:
     """Share of each GPU that the job asked for (shard, MPS, time-slice), above 0 and at most 1; ``None``: all of it."""
     can: frozenset[ActionKind] = frozenset(ActionKind)
     """What the adapter is able to do to this job at all."""
+    only_told: Optional[str] = None
+    """Why nothing is done to it but to tell of it, for people; ``None``: that is not so."""
     handle: Mapping[str, Any] = field(default_factory=dict)
     """For ``JobTarget.handle``."""
 

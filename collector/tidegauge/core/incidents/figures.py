@@ -40,6 +40,7 @@ def with_findings(
         group_name=job.group_name or incident.group_name,
         array_name=job_array_name(job) or incident.array_name,
         change=job.change or incident.change,
+        replicas=job.replicas or incident.replicas,
         findings=tuple(kept),
         ranks_left_out=left_out,
         common=most and (job.common or not is_growth),

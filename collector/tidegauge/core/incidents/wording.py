@@ -154,7 +154,7 @@ def incident_sentence(incident: Incident, clock: Callable[[float], str] = utc_cl
     worst = incident.findings[0]
     concerned = len(incident.findings) + incident.ranks_left_out
     if concerned == 1:
-        return f"Rank {worst.rank} of {job} {_does_so(incident, worst)}"
+        return f"Rank {worst.rank} of {job} {_does_so(incident, worst)}{_of_replicas(incident)}"
     if not incident.common:
         who, alike = name_ranks(incident.ranks, left_out=incident.ranks_left_out), ""
     elif concerned == incident.world_size:
@@ -162,7 +162,15 @@ def incident_sentence(incident: Incident, clock: Callable[[float], str] = utc_cl
     else:
         who, alike = f"{concerned} of {incident.world_size} ranks", " alike"
     first = f"Look first at rank {worst.rank}: it {_does_so(incident, worst)}"
-    return f"{capitalised(who)} of {job} {do(cause, incident.severity)}{alike}. {first}"
+    return f"{capitalised(who)} of {job} {do(cause, incident.severity)}{alike}. {first}{_of_replicas(incident)}"
+
+
+def _of_replicas(incident: Incident) -> str:
+    """ " 3 of 8 replicas grow.", beside the one that is told of."""
+    replicas = incident.replicas
+    if replicas is None or replicas.running < 2 or not replicas.growing or not incident.key.cause.is_growth:
+        return ""
+    return f" {capitalised(replicas.words)}."
 
 
 def _sentence_of_end(incident: Incident, end: OomEnd, clock: Callable[[float], str]) -> str:

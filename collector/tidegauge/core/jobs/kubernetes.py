@@ -92,6 +92,10 @@ class PodPlace(NamedTuple):
     container: Optional[str] = None
     job_known: bool = False
     """The head has said which workload the pod belongs to. Without that no adapter acts on the rank."""
+    kind: str = ""
+    """Of the server that the pod is in a replica of, and empty for all other pods: as ``PodFacts.kind``."""
+    replica: str = ""
+    """As ``PodFacts.replica``."""
 
     @property
     def full_name(self) -> Optional[str]:
@@ -117,6 +121,9 @@ class PodFacts:
     """By ``OWNER``, else the namespace."""
     containers: Mapping[str, str] = field(default_factory=dict)
     """Names by container id (64 digits, no ``containerd://``)."""
+    replica: str = ""
+    """Of an inference server: which of its replicas the pod is in, "replica 3" or "pod vllm-6d4cf56db-x7k2p". ``kind``
+    is the server's then (``Deployment``, ``StatefulSet``, ``LeaderWorkerSet``). Empty for all other workloads."""
 
     @property
     def job_id(self) -> str:

@@ -5,7 +5,8 @@ into a node: each is a *group of ranks*, compared, judged and saved by itself. W
 size, run id, address of the store) separates groups; where that says nothing, two living processes with one rank number
 do, by their Slurm step, their container, their parent, and at last the order in which they started. A job whose groups
 never ran side by side has one: a program that is started again in a loop stays the same, and so does one whose ranks
-its launcher starts again (torchelastic), which makes another attempt of them.
+its launcher starts again (torchelastic), which makes another attempt of them. Replicas of a server are groups from the
+start, by the API server's word, and each is divided by itself.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class GroupMember(NamedTuple):
     attempt: int = 0
     attempts_each: int = 1
     """``RankIdentity.attempts_each``."""
+    replica: str = ""
+    """``PodPlace.replica``."""
 
     @property
     def launcher(self) -> Optional[Place]:
@@ -66,12 +69,14 @@ class RankGroup(NamedTuple):
     """One group of ranks of a job."""
 
     key: str
-    """Its name for as long as the job is known; empty for the first group."""
+    """Its name for as long as the job is known; empty for the first group of a job without replicas."""
     name: str
-    """Its name for people; empty while the job has had no other group at the same time."""
+    """Its name for people; empty while the job has had no other group at the same time, and no replicas."""
     places: frozenset[Place]
     restarts: int = 0
     """How often the job's scheduler had restarted it (``scheduler_restarts``)."""
+    replica: str = ""
+    """The replica that it is, or a part of."""
 
     def members(self) -> Iterator[tuple[int, Place]]:
         """Its processes, each with the start of the job that it was seen in: one may be known in two."""
@@ -82,8 +87,8 @@ class RankGroups:
     """The groups of a job across all of its attempts, updated at every look. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._starts: dict[int, _GroupsOfStart] = {}
-        """By how often the job's scheduler had restarted it: with each start the names begin anew."""
+        self._starts: dict[_Start, _GroupsOfStart] = {}
+        """With each start of the job by its scheduler, and in each replica, the names begin anew."""
         self._remembered: list[tuple[int, RankGroup]] = []
 
     def remember(self, attempt: int, group: RankGroup) -> None:
@@ -92,18 +97,21 @@ class RankGroups:
 
     def key_of(self, place: Place) -> Optional[str]:
         """The key of the group that a process was in at the last look; ``None``: it was not there."""
-        return next((start.keys[place] for start in self._starts.values() if place in start.keys), None)
+        keys = ((which.replica, start.keys.get(place)) for which, start in self._starts.items())
+        return next((_of_replica(replica, key) for replica, key in keys if key is not None), None)
 
     def look(self, members: Iterable[GroupMember]) -> tuple[RankGroup, ...]:
         """The groups of these processes, by start of the job, the first group of each first. Every process is in one of
         them."""
         before, self._starts = self._starts, {}
         groups: list[RankGroup] = []
-        for restarts, started in _by_start_of_job(list(members)):
-            start = self._starts[restarts] = before.get(restarts) or _GroupsOfStart()
-            if self._remembered:
-                self._hand_on(start, restarts, {one.attempts_each for one in started})
-            groups += (group._replace(restarts=restarts) for group in start.look(started))
+        for which, started in _by_start_of_job(list(members)):
+            start = self._starts[which] = before.get(which) or _GroupsOfStart()
+            if self._remembered and not which.replica:  # those of replicas are named by them
+                self._hand_on(start, which.restarts, {one.attempts_each for one in started})
+            for group in start.look(started):
+                key, name = (_of_replica(which.replica, one) for one in (group.key, group.name))
+                groups.append(RankGroup(key, name, group.places, *which))
         return tuple(groups)
 
     def _hand_on(self, start: _GroupsOfStart, restarts: int, each: AbstractSet[int]) -> None:
@@ -116,8 +124,20 @@ class RankGroups:
         self._remembered = of_others
 
 
+class _Start(NamedTuple):
+    """One start of a job by its scheduler; of a server, one of its replicas."""
+
+    restarts: int
+    replica: str
+
+
+def _of_replica(replica: str, name: str) -> str:
+    """The key or name of a group within a replica: "replica 3", and "replica 3, container draft" where it has two."""
+    return ", ".join(filter(None, (replica, name)))
+
+
 class _GroupsOfStart:
-    """The groups of one start of a job by its scheduler."""
+    """The groups of one ``_Start``."""
 
     def __init__(self) -> None:
         self.keys: dict[Place, str] = {}
@@ -248,10 +268,10 @@ def _each_once(members: Iterable[GroupMember]) -> list[GroupMember]:
     return sorted(last_alive.values(), key=_by_start)
 
 
-def _by_start_of_job(members: list[GroupMember]) -> list[tuple[int, list[GroupMember]]]:
-    if len(attempts := {(one.attempt, one.attempts_each) for one in members}) == 1:  # mostly
-        return [(scheduler_restarts(*attempts.pop()), members)]
-    return sorted(_by(lambda one: one.restarts, members).items())
+def _by_start_of_job(members: list[GroupMember]) -> list[tuple[_Start, list[GroupMember]]]:
+    if len({(one.attempt, one.attempts_each, one.replica) for one in members}) == 1:  # mostly
+        return [(_Start(members[0].restarts, members[0].replica), members)]
+    return sorted(_by(lambda one: _Start(one.restarts, one.replica), members).items())
 
 
 def _by_start(one: GroupMember) -> tuple[object, ...]:

@@ -38,6 +38,7 @@ from tidegauge_scheduler_hooks.kubernetes.injection.volumes import (
     probe_container,
     volume,
 )
+from tidegauge_scheduler_hooks.kubernetes.replicas import replica_of
 from tidegauge_scheduler_hooks.kubernetes.workloads import restart_label
 
 # Which job a pod says that it belongs to, by what its controllers wrote on it. Pure.
@@ -58,6 +59,9 @@ _NAME_LABELS = (
 
 def claimed_name(metadata: Mapping[str, Any]) -> str:
     """The name of the job. ``metadata`` is a pod's when it is created: its name may be missing."""
+    replica = replica_of(metadata)
+    if replica is not None:
+        return replica.server
     labels = metadata.get("labels") or {}
     for label in _NAME_LABELS:
         if labels.get(label):
