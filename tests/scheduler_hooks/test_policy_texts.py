@@ -41,9 +41,11 @@ def test_a_warning_says_who_what_when_what_next_and_what_to_do() -> None:
     ]
 
 
-def test_who_runs_a_server_is_threatened_with_nothing_and_not_asked_for_a_checkpoint() -> None:
+@pytest.mark.parametrize("others", [(), ("replica 1", "replica 2")])
+def test_who_runs_a_server_is_threatened_with_nothing_and_not_asked_for_a_checkpoint(others: tuple[str, ...]) -> None:
     only_told = scheduler_facts(only_told="a Deployment serves requests, and Tidegauge never acts on one")
-    text = first_text(of_job={"scheduler_facts": only_told, "checkpoint": None})
+    unable = {"checkpoint": None, "groups_without_checkpoint": others}
+    text = first_text(of_job={"scheduler_facts": only_told, **unable})
     assert text.splitlines()[0] == "Incident 1: job 4711 (llm-pretrain), user ada."
     assert (
         "Tidegauge takes no action on this job: a Deployment serves requests, and Tidegauge never acts on one." in text

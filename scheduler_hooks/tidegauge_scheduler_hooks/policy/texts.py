@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -84,21 +84,26 @@ def advice(case: Case) -> str:
     parts = [capitalised(guidance(case.incident))]
     if cause is IncidentCause.FRAGMENTATION:
         parts.append(_fragmentation_advice(facts))
-    if cause is IncidentCause.LEAK and (unable := facts.groups_without_checkpoint):
-        parts.append(
+    if cause is IncidentCause.LEAK and not _is_only_told(facts):
+        parts += _checkpoint_advice(facts)
+    if cause is IncidentCause.SHARE_EXCEEDED and facts.cap_fraction is not None:
+        parts.append(f"A memory fraction of {facts.cap_fraction:.3g} keeps it within its share.")
+    return " ".join(parts)
+
+
+def _checkpoint_advice(facts: JobFacts) -> Iterator[str]:
+    if unable := facts.groups_without_checkpoint:
+        yield (
             "The job has several groups of ranks and is stopped only when all of them have checkpointed. "
             f"{' and '.join(unable)} cannot checkpoint on request: give {'it' if len(unable) == 1 else 'them'} "
             "tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none if there is nothing to save "
             "(docs/checkpoint.md)."
         )
-    elif cause is IncidentCause.LEAK and facts.checkpoint is None and not _is_only_told(facts):
-        parts.append(
+    elif facts.checkpoint is None:
+        yield (
             "To let Tidegauge checkpoint the job before it runs out of memory, give it "
             "tidegauge.on_checkpoint_request(fn) or a checkpoint signal (docs/run.md)."
         )
-    if cause is IncidentCause.SHARE_EXCEEDED and facts.cap_fraction is not None:
-        parts.append(f"A memory fraction of {facts.cap_fraction:.3g} keeps it within its share.")
-    return " ".join(parts)
 
 
 def _is_only_told(facts: JobFacts) -> bool:

@@ -30,7 +30,8 @@ from tidegauge.core.jobs.kubernetes import INJECTED, PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import renewed
 from whole_lines import whole_lines
 
-SCRIPT = Path(__file__).resolve().parents[1] / "rig_jobs" / "resumable.py"
+RIG_JOBS = Path(__file__).resolve().parents[1] / "rig_jobs"
+SCRIPT, SERVER = RIG_JOBS / "resumable.py", RIG_JOBS / "serving.py"
 GPUS = 4
 TOTAL_BYTES = 80 << 30
 CAP = "0.5"
@@ -48,7 +49,9 @@ USER = 5001
 class KubeSite:
     """``open_site`` makes one. ``system`` is the service's own namespace, ``bench`` that of the users."""
 
-    def __init__(self, kube: KubeTarget, bench: Bench, release: ChartRelease, folder: Path, rig: Rig) -> None:
+    def __init__(
+        self, kube: KubeTarget, bench: Bench, release: ChartRelease, folder: Path, rig: Rig, policy: str
+    ) -> None:
         self.bench = bench
         self.system = release.namespace
         self.others: tuple[str, ...] = ()
@@ -59,7 +62,7 @@ class KubeSite:
         self._folder = folder
         self._rig = rig
         self._gpu_state = folder / "gpus" / "state"
-        self._policy = folder / "policy.yaml"
+        self._policy, self._policy_text = folder / "policy.yaml", policy
         self._certificates = folder / "certificates"
         self._configuration = f"tidegauge-{uuid.uuid4().hex[:8]}"
         self._webhook_port = free_port()
@@ -126,7 +129,7 @@ class KubeSite:
 
     def set_mode(self, mode: str) -> None:
         fresh = self._policy.with_suffix(".new")
-        fresh.write_text(POLICY.format(mode=mode))
+        fresh.write_text(self._policy_text.format(mode=mode))
         fresh.replace(self._policy)
 
     # Workloads
@@ -150,15 +153,29 @@ class KubeSite:
             *flags,
         ]  # fmt: skip
         script = f"export CUDA_VISIBLE_DEVICES=$(({first_gpu} + JOB_COMPLETION_INDEX)); exec {' '.join(torchrun)}"
+        return self._container(container, script, environ)
+
+    def _container(self, name: str, script: str, environ: Mapping[str, str] | None) -> dict[str, Any]:
         values = self._rig.environ(base={}, **self._gpus())
         values |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | dict(environ or {})
         return {
-            "name": container,
+            "name": name,
             "image": "example.org/trainer:1",
             "command": ["sh", "-c", script],
             "env": [{"name": key, "value": value.replace("$", "$$")} for key, value in values.items()],
             "securityContext": {"runAsUser": USER},
         }
+
+    def server_template(
+        self, name: str, *, gpu: int, annotations: Mapping[str, str], environ: Mapping[str, str] | None
+    ) -> dict[str, Any]:
+        """A pod template: a server on that GPU, which asks for more than there is once ``full`` is there."""
+        script = f"exec {self._rig.python} {SERVER} --full {self.full(name)}"
+        container = self._container("server", script, {"CUDA_VISIBLE_DEVICES": str(gpu), **(environ or {})})
+        return self._template(container, annotations=annotations)
+
+    def full(self, name: str) -> Path:
+        return self.state(name).with_suffix(".full")
 
     def _template(
         self, *containers: Mapping[str, Any], annotations: Mapping[str, str], level: str = "stats"
@@ -281,8 +298,10 @@ class KubeSite:
 
 
 @contextmanager
-def open_site(kube: KubeTarget, rig: Rig, folder: Path, *, namespaces: Sequence[str]) -> Iterator[KubeSite]:
-    """``namespaces``: the service's own, the users', and more of users'."""
+def open_site(
+    kube: KubeTarget, rig: Rig, folder: Path, *, namespaces: Sequence[str], policy: str = POLICY
+) -> Iterator[KubeSite]:
+    """``namespaces``: the service's own, the users', and more of users'. ``policy`` has a place for its mode."""
     reason = why_no_node()
     if reason is not None:
         missing(reason)
@@ -304,7 +323,7 @@ def open_site(kube: KubeTarget, rig: Rig, folder: Path, *, namespaces: Sequence[
             StandInNode(kube.kubeconfig, f"node-of-{users}", folder / "node", gpus=gpus, image_map=images,
                         visible=shared)
         )  # fmt: skip
-        site = KubeSite(kube, Bench(kube.kubeconfig, users, node), release, folder, rig)
+        site = KubeSite(kube, Bench(kube.kubeconfig, users, node), release, folder, rig, policy)
         stack.callback(site.close)
         site.others = tuple(more)
         for namespace in (users, *more):
