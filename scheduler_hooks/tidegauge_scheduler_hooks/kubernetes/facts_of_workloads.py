@@ -69,6 +69,8 @@ def facts_of(
         started_unix_s=started,
         gpu_share=_share(workload, shared_gpu_replicas),
         can=can,
+        min_severity=team.min_severity,
+        min_age_s=team.min_age_s,
         handle={
             "kind": workload.kind.name,
             "name": workload.name,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents import Incident
+from tidegauge.core.verdicts import Severity
 
 BREAKER, USER_BREAKER = BREAKERS = ("breaker", "user_breaker")
 """The circuit breakers, as ``Decision.brake`` and ids call them: of the whole cluster, and of one user's jobs."""
@@ -181,6 +182,11 @@ class SchedulerFacts:
     """What the adapter is able to do to this job at all."""
     handle: Mapping[str, Any] = field(default_factory=dict)
     """For ``JobTarget.handle``."""
+    min_severity: Optional[Severity] = None
+    """Growth must be at least this severe when the job is acted on, says who decides about it; the policy's own bound
+    stands beside it."""
+    min_age_s: Optional[float] = None
+    """The same of the time for which an incident must have been open."""
 
 
 @dataclass(frozen=True)
