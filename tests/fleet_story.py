@@ -294,6 +294,7 @@ def _gpu(slot: int, ranks: Sequence[RankView], *, stranger: bool) -> GpuView:
         total_bytes=LIMIT_BYTES,
         used_bytes=watched + other + GIB // 2,
         other_processes_bytes=other,
+        unheld_bytes=GIB // 2,
     )
 
 

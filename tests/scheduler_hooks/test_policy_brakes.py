@@ -76,6 +76,8 @@ SAYS_NO: list[tuple[str, str, dict[str, Any], Change, str]] = [
     ("no_living_culprit", REQUEUE, {}, of_facts(culprits=()), "ended or recovered, and no other rank is affected"),
     ("severity", CAP, {}, of_incident(severity=Severity.WARNING), "severity is warning, actions require critical"),
     ("min_age", CAP, {"min_age": "5m"}, of_facts(), "has been open for 0 s, actions require 5 min"),
+    ("min_age", CAP, {"min_age": "5m"}, of_scheduler(min_age_s=600.0), "open for 0 s, its team requires 10 min"),
+    ("min_age", CAP, {"min_age": "5m"}, of_scheduler(min_age_s=60.0), "open for 0 s, actions require 5 min"),
     ("not_requeueable", REQUEUE, {}, of_scheduler(requeueable=False), "the owner has not allowed a requeue"),
     (
         "no_checkpoint",
@@ -215,6 +217,17 @@ def test_evidence_is_collected_by_policies_that_warn_and_not_by_those_that_obser
     ladder = "[{action: snapshot}, {action: cap}]"
     assert Run(policy(ladder, mode="warn")).at(0) == ["do snapshot"]
     assert Run(policy(ladder, mode="observe")).at(0)[0] == "would snapshot"
+
+
+@pytest.mark.parametrize(
+    ("admin", "team", "who"), [("warning", "critical", "its team requires"), ("critical", "warning", "actions require")]
+)
+def test_team_asks_for_more_severity_than_the_policy_and_never_for_less(admin: str, team: str, who: str) -> None:
+    asked = scheduler_facts(min_severity=Severity(team))
+    run = Run(policy(CAP, min_severity=admin), of_job=facts(cap_fraction=0.5, scheduler_facts=asked))
+    run.incident = incident(severity=Severity.WARNING, opened_unix_s=NOW_S)
+    assert run.at(0) == ["withheld cap: severity"]
+    assert run.last.reason == f"severity is warning, {who} critical"
 
 
 @pytest.mark.parametrize("cause", [IncidentCause.SHARE_EXCEEDED, IncidentCause.OUT_OF_MEMORY])

@@ -155,6 +155,7 @@ class KubernetesScheduler:
         ours = [view for view in jobs if is_ours(view)]
         if ours:
             _check_known(self._directory.problem)
+        teams = self._teams() if ours else {}
         found = ((view, find(view, self._directory.owned, self._directory.with_pods)) for view in ours)
         return {
             view.key: facts_of(
@@ -163,7 +164,7 @@ class KubernetesScheduler:
                 kinds=self._kinds,
                 requeue_unasked=self._requeue_unasked,
                 shared_gpu_replicas=self._shared_gpu_replicas,
-                team=self._team(workload),
+                team=teams.get(workload.namespace, SAYS_NOTHING),
             )
             for view, workload in found
             if workload is not None
@@ -291,10 +292,14 @@ class KubernetesScheduler:
 
     def _team(self, workload: Workload) -> TeamWord:
         """What its namespace says. Raises ``TemporaryError``: that is not known."""
+        return self._teams().get(workload.namespace, SAYS_NOTHING)
+
+    def _teams(self) -> Mapping[str, TeamWord]:
+        """What namespaces say. Raises ``TemporaryError``."""
         if self._policies is None:
-            return SAYS_NOTHING
+            return {}
         _check_known(self._policies.problem, what="MemoryPolicies")
-        return self._policies.of(workload.namespace)
+        return self._policies.by_namespace()
 
     def _end_of(self, view: JobView) -> JobEnd | None:
         run = self._run_of(view)

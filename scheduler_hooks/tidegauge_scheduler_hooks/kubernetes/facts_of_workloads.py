@@ -75,6 +75,8 @@ def facts_of(
         gpu_share=_share(workload, shared_gpu_replicas),
         can=can,
         only_told=workload.why_only_told(),
+        min_severity=team.min_severity,
+        min_age_s=team.min_age_s,
         handle={
             "kind": workload.kind.name,
             "name": workload.name,

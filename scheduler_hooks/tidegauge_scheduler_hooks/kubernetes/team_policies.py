@@ -1,7 +1,7 @@
 """``MemoryPolicy``: a team's word on what may be done to the workloads of its namespace, inside the admin's policy.
 
 It only takes away, but for ``mayRequeue``, which an owner can say on each workload as well. Several in a namespace are
-one: what each of them allows, and may be requeued if one says so and all allow it.
+one: what each of them allows, when each of them does, and may be requeued if one says so and all allow it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tidegauge.core.incidents.actions import ActionKind
+from tidegauge.core.units import format_duration
+from tidegauge.core.verdicts import Severity
 from tidegauge_scheduler_hooks.kubernetes.owners import at
 from tidegauge_scheduler_hooks.kubernetes.ports import Object, Resource, Watches
 
@@ -17,6 +19,8 @@ MEMORY_POLICIES = Resource("tidegauge.dev", "v1alpha1", "memorypolicies", "Memor
 ALWAYS = frozenset({ActionKind.NOTIFY, ActionKind.SNAPSHOT})
 """Nobody is kept from hearing of a problem, or from its evidence."""
 NARROWED = tuple(action for action in ActionKind if action not in ALWAYS)
+SEVERITIES = (Severity.WARNING, Severity.CRITICAL)
+MAX_AGE_S = 7 * 86400
 MAX_QUOTED_CHARS = 40
 
 
@@ -27,6 +31,10 @@ class TeamWord(NamedTuple):
     may_requeue: bool = False
     said_by: tuple[str, ...] = ()
     """Their names."""
+    min_severity: Severity | None = None
+    """Less severe growth is not acted on; the admin's bound stands beside it, as beside ``min_age_s``."""
+    min_age_s: int | None = None
+    """An incident must have been open for so long."""
 
     def why_not(self, action: ActionKind) -> str | None:
         """Why the action is not allowed, for people."""
@@ -51,9 +59,8 @@ def read_policy(obj: Object) -> ReadPolicy:
     not allowed by naming it, and an entry that is no list allows nothing: what is unclear is not done."""
     spec, refused = obj.get("spec"), list[str]()
     spec = spec if isinstance(spec, Mapping) else {}
-    refused += [
-        f"{str(name)[:MAX_QUOTED_CHARS]} is not known" for name in spec.keys() - {"allowedActions", "mayRequeue"}
-    ]
+    known_parts = {"allowedActions", "mayRequeue", "minSeverity", "minAgeSeconds"}
+    refused += [f"{str(name)[:MAX_QUOTED_CHARS]} is not known" for name in spec.keys() - known_parts]
     allowed = frozenset(ActionKind)
     if "allowedActions" in spec:
         listed = spec["allowedActions"]
@@ -64,11 +71,20 @@ def read_policy(obj: Object) -> ReadPolicy:
         words = [str(one) for one in listed]
         refused += [f"{word[:MAX_QUOTED_CHARS]!r} is not an action" for word in words if word not in known]
         allowed = ALWAYS | {known[word] for word in words if word in known}
+    min_severity = next((one for one in SEVERITIES if one.value == spec.get("minSeverity")), None)
+    if "minSeverity" in spec and min_severity is None:
+        allowed = ALWAYS
+        refused.append(f"minSeverity is none of {', '.join(one.value for one in SEVERITIES)}")
+    min_age_s = spec.get("minAgeSeconds")
+    if min_age_s is not None and not (type(min_age_s) is int and 0 < min_age_s <= MAX_AGE_S):
+        allowed, min_age_s = ALWAYS, None
+        refused.append(f"minAgeSeconds is no whole number from 1 to {MAX_AGE_S}")
     may_requeue = spec.get("mayRequeue", False) is True
     if may_requeue and ActionKind.REQUEUE not in allowed:
         may_requeue = False
         refused.append("mayRequeue allows what allowedActions leaves out")
-    return ReadPolicy(TeamWord(allowed, may_requeue, (str(at(obj, ("metadata", "name"))),)), tuple(sorted(refused)))
+    named = (str(at(obj, ("metadata", "name"))),)
+    return ReadPolicy(TeamWord(allowed, may_requeue, named, min_severity, min_age_s), tuple(sorted(refused)))
 
 
 def merged_words(words: Iterable[TeamWord]) -> TeamWord:
@@ -76,7 +92,14 @@ def merged_words(words: Iterable[TeamWord]) -> TeamWord:
     said = list(words)
     allowed = frozenset(ActionKind).intersection(*(word.allowed for word in said))
     may_requeue = any(word.may_requeue for word in said) and ActionKind.REQUEUE in allowed
-    return TeamWord(allowed, may_requeue, tuple(sorted(name for word in said for name in word.said_by)))
+    severities = [word.min_severity for word in said if word.min_severity is not None]
+    return TeamWord(
+        allowed,
+        may_requeue,
+        tuple(sorted(name for word in said for name in word.said_by)),
+        max(severities, key=lambda one: one.level, default=None),
+        max((word.min_age_s for word in said if word.min_age_s is not None), default=None),
+    )
 
 
 def acceptance(read: ReadPolicy) -> tuple[bool, str]:
@@ -84,6 +107,10 @@ def acceptance(read: ReadPolicy) -> tuple[bool, str]:
     allowed = [action.value for action in NARROWED if action in read.word.allowed]
     done = "all that the admin's policy decides" if len(allowed) == len(NARROWED) else ", ".join(allowed) or "nothing"
     requeue = "; workloads may be requeued" if read.word.may_requeue else ""
+    if read.word.min_severity is not None:
+        done += f"; growth at {read.word.min_severity.value} or above"
+    if read.word.min_age_s is not None:
+        done += f"; after {format_duration(read.word.min_age_s)}"
     refused = f". Refused: {'; '.join(read.refused)}" if read.refused else ""
     return not read.refused, f"Done in this namespace, beside messages: {done}{requeue}{refused}"
 
@@ -101,6 +128,9 @@ class TeamPolicies:
             return None
         return self._store.problem or "MemoryPolicies have not been listed yet"
 
-    def of(self, namespace: str) -> TeamWord:
-        found = (obj for obj in self._store.all() if obj["metadata"].get("namespace") == namespace)
-        return merged_words(read_policy(obj).word for obj in found)
+    def by_namespace(self) -> Mapping[str, TeamWord]:
+        """What each namespace with a policy says."""
+        words: dict[str, list[TeamWord]] = {}
+        for obj in self._store.all():
+            words.setdefault(str(obj["metadata"].get("namespace")), []).append(read_policy(obj).word)
+        return {namespace: merged_words(said) for namespace, said in words.items()}

@@ -108,20 +108,25 @@ def _no_living_culprit(case: Case) -> str | None:
 
 
 def _severity(case: Case) -> str | None:
-    least, severity = case.policy.brakes.min_severity, case.incident.severity
-    if not case.incident.key.cause.is_growth or severity.level >= least.level:
+    severity, said = case.incident.severity, case.facts.scheduler_facts
+    if not case.incident.key.cause.is_growth:
         return None
-    return f"severity is {severity.value}, actions require {least.value}"
+    if severity.level < case.policy.brakes.min_severity.level:
+        return f"severity is {severity.value}, actions require {case.policy.brakes.min_severity.value}"
+    if said is None or said.min_severity is None or severity.level >= said.min_severity.level:
+        return None
+    return f"severity is {severity.value}, its team requires {said.min_severity.value}"
 
 
 def _min_age(case: Case) -> str | None:
     age_s = max(case.now_s - case.incident.opened_unix_s, 0.0)
-    least_s = case.policy.brakes.min_age
-    return (
-        None
-        if age_s >= least_s
-        else f"the incident has been open for {format_duration(age_s)}, actions require {format_duration(least_s)}"
-    )
+    said = case.facts.scheduler_facts
+    asked_s = 0.0 if said is None else said.min_age_s or 0.0
+    least_s = max(case.policy.brakes.min_age, asked_s)
+    if age_s >= least_s:
+        return None
+    who = "its team requires" if asked_s > case.policy.brakes.min_age else "actions require"
+    return f"the incident has been open for {format_duration(age_s)}, {who} {format_duration(least_s)}"
 
 
 def _not_requeueable(case: Case) -> str | None:
@@ -339,8 +344,8 @@ BRAKES = (
         "rank, is acted on all the same.",
         _no_living_culprit,
     ),
-    Brake("severity", _ACTING, "Growth is less severe than `min_severity`.", _severity),
-    Brake("min_age", _ACTING, "The incident has been open for less than `min_age`.", _min_age),
+    Brake("severity", _ACTING, "Growth is less severe than `min_severity`, or than its team asks.", _severity),
+    Brake("min_age", _ACTING, "The incident has been open for less than `min_age`, or than its team asks.", _min_age),
     Brake("not_requeueable", _REQUEUE, "The owner has not allowed a requeue of the job.", _not_requeueable),
     Brake(
         "no_checkpoint",

@@ -16,7 +16,7 @@ from tidegauge_scheduler_hooks.kubernetes.client.watches import ClientWatches
 from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import StepCounts
 from tidegauge_scheduler_hooks.kubernetes.controller.policy_status import PolicyStatuses
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
-from tidegauge_scheduler_hooks.kubernetes.team_policies import NARROWED
+from tidegauge_scheduler_hooks.kubernetes.team_policies import MAX_AGE_S, NARROWED, SEVERITIES
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 RULES = [
@@ -53,6 +53,11 @@ def body(**spec: Any) -> dict[str, Any]:
         ({"allowedActions": ["cap"], "mayRequeue": True}, "mayRequeue allows what allowedActions leaves out"),
         ({"allowedActions": ["notify"]}, "Unsupported value"),
         ({"allowedActions": "cap"}, "array"),
+        ({"minSeverity": "note"}, "Unsupported value"),
+        ({"minAgeSeconds": 0}, "greater than or equal to 1"),
+        ({"minAgeSeconds": 604801}, "less than or equal to 604800"),
+        ({"allowedActions": [], "minAgeSeconds": 60}, "hold back what allowedActions leaves out"),
+        ({"allowedActions": ["annotate"], "minSeverity": "critical"}, "hold back what allowedActions leaves out"),
     ],
 )
 def test_server_refuses_what_contradicts_itself(
@@ -66,6 +71,8 @@ def test_server_refuses_what_contradicts_itself(
 def test_definition_names_the_actions_that_can_be_narrowed() -> None:
     spec = definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert spec["properties"]["allowedActions"]["items"]["enum"] == [action.value for action in NARROWED]
+    assert spec["properties"]["minSeverity"]["enum"] == [severity.value for severity in SEVERITIES]
+    assert spec["properties"]["minAgeSeconds"]["maximum"] == MAX_AGE_S
 
 
 def test_status_is_applied_by_the_rights_of_the_role(
@@ -76,7 +83,8 @@ def test_status_is_applied_by_the_rights_of_the_role(
     keys: list[WorkKey] = []
     statuses = PolicyStatuses(api, watches, on_key=keys.append, counts=StepCounts())
     try:
-        admin.do("POST", policies, body(allowedActions=["cap", "requeue"], mayRequeue=True))
+        said = {"allowedActions": ["cap", "requeue"], "mayRequeue": True, "minSeverity": "critical"}
+        admin.do("POST", policies, body(**said, minAgeSeconds=1800))
         eventually(lambda: list(keys), bool)
         statuses.reconcile(keys[0])
         found = admin.do("GET", f"{policies}/team")
@@ -85,5 +93,6 @@ def test_status_is_applied_by_the_rights_of_the_role(
     (condition,) = found["status"]["conditions"]
     assert (condition["type"], condition["status"]) == ("Accepted", "True")
     assert condition["observedGeneration"] == found["metadata"]["generation"]
-    assert condition["message"].endswith(": cap, requeue; workloads may be requeued")
-    assert found["spec"] == {"allowedActions": ["cap", "requeue"], "mayRequeue": True}
+    told = ": cap, requeue; growth at critical or above; after 30 min; workloads may be requeued"
+    assert condition["message"].endswith(told)
+    assert found["spec"] == {**said, "minAgeSeconds": 1800}

@@ -77,7 +77,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
 )
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
 from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, JOBS, NODES, PODS, Resource
-from tidegauge_scheduler_hooks.kubernetes.team_policies import MEMORY_POLICIES, TeamPolicies
+from tidegauge_scheduler_hooks.kubernetes.team_policies import MEMORY_POLICIES, SAYS_NOTHING, TeamPolicies
 from tidegauge_scheduler_hooks.kubernetes.token_reviewer import ApiTokenReviewer
 from tidegauge_scheduler_hooks.ports import RequeueChanges
 
@@ -316,7 +316,7 @@ class Cluster:
         policies = head.policies
         assert policies is not None
         self._create(MEMORY_POLICIES, {"metadata": {"name": "team"}, "spec": {"mayRequeue": True}})
-        eventually(lambda: policies.of(self._namespace).may_requeue)
+        eventually(lambda: policies.by_namespace().get(self._namespace, SAYS_NOTHING).may_requeue)
         eventually(lambda: policies.problem is None)
 
     def _tell_of_a_node(self, head: Head) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ from hypothesis import strategies as st
 from scheduler_hooks.kubernetes.kube_world import UNCHANGED, KubeWorld
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE
 from tidegauge.core.incidents.actions import ActionKind
+from tidegauge.core.verdicts import Severity
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import StepCounts
 from tidegauge_scheduler_hooks.kubernetes.controller.policy_status import PolicyStatuses
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.team_policies import (
     ALWAYS,
+    MAX_AGE_S,
     MEMORY_POLICIES,
     NARROWED,
     SAYS_NOTHING,
@@ -51,6 +54,10 @@ def test_policy_narrows_what_is_done_and_never_what_is_told() -> None:
         ({"allowedActions": "cap"}, set(), "allowedActions is not a list"),
         ({"allowedActions": ["cap"], "mayRequeue": True}, {"cap"}, "mayRequeue allows what allowedActions leaves out"),
         ({"thresholds": {}}, set(WORDS), "thresholds is not known"),
+        ({"minSeverity": "note"}, set(), "minSeverity is none of warning, critical"),
+        ({"minSeverity": None}, set(), "minSeverity is none of warning, critical"),
+        ({"minAgeSeconds": "1h"}, set(), "minAgeSeconds is no whole number from 1 to 604800"),
+        ({"minAgeSeconds": True}, set(), "minAgeSeconds is no whole number from 1 to 604800"),
     ],
 )
 def test_part_that_is_not_understood_is_refused_and_allows_nothing(
@@ -74,8 +81,18 @@ def test_status_says_what_is_in_force() -> None:
 
 
 SPECS = st.fixed_dictionaries(
-    {}, optional={"allowedActions": st.lists(st.sampled_from(WORDS)), "mayRequeue": st.booleans()}
+    {},
+    optional={
+        "allowedActions": st.lists(st.sampled_from(WORDS)),
+        "mayRequeue": st.booleans(),
+        "minSeverity": st.sampled_from(["warning", "critical"]),
+        "minAgeSeconds": st.integers(1, MAX_AGE_S),
+    },
 )
+
+
+def _level(word: TeamWord) -> int:
+    return 0 if word.min_severity is None else word.min_severity.level
 
 
 @given(st.lists(SPECS, max_size=3))
@@ -85,6 +102,8 @@ def test_several_policies_allow_what_each_allows_in_any_order(specs: list[dict[s
     assert {merged_words(order) for order in itertools.permutations(words)} == {merged}
     assert all(merged.allowed <= word.allowed for word in words)
     assert not merged.may_requeue or ActionKind.REQUEUE in merged.allowed
+    assert all((merged.min_age_s or 0) >= (word.min_age_s or 0) for word in words)
+    assert all(_level(merged) >= _level(word) for word in words)
     assert merged_words([]) == SAYS_NOTHING
 
 
@@ -120,6 +139,32 @@ def test_what_the_team_leaves_out_is_not_done(world: PolicyWorld) -> None:
         world.port.hold(target, "leaks", decision_id="d-1")
     assert not world.running(job)["spec"].get("suspend")
     world.port.notify(target, "it leaks", decision_id="d-2")
+
+
+def test_thresholds_of_the_team_come_to_the_policy_and_are_the_strictest_of_several(world: PolicyWorld) -> None:
+    job = world.start_job()
+    world.says("one", minSeverity="critical", minAgeSeconds=60)
+    world.says("two", minSeverity="warning", minAgeSeconds=1800)
+    world.says("others", namespace="team-b", minAgeSeconds=3600)
+    facts = world.facts(job)
+    assert facts is not None
+    assert (facts.min_severity, facts.min_age_s) == (Severity.CRITICAL, 1800)
+    assert ActionKind.HOLD in facts.can
+
+
+class CountedPolicies(TeamPolicies):
+    reads = 0
+
+    def by_namespace(self) -> Mapping[str, TeamWord]:
+        self.reads += 1
+        return super().by_namespace()
+
+
+def test_policies_are_read_once_for_all_workloads(world: PolicyWorld) -> None:
+    policies = CountedPolicies(world.kube)
+    jobs = [world.start_job() for _ in range(3)]
+    assert len(world.another_port(policies=policies).describe(jobs)) == len(jobs)
+    assert policies.reads == 1
 
 
 def test_policy_of_another_namespace_says_nothing(world: PolicyWorld) -> None:

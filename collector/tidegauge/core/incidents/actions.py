@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents import Incident
+from tidegauge.core.verdicts import Severity
 
 BREAKER, USER_BREAKER = BREAKERS = ("breaker", "user_breaker")
 """The circuit breakers, as ``Decision.brake`` and ids call them: of the whole cluster, and of one user's jobs."""
@@ -183,6 +184,11 @@ class SchedulerFacts:
     """Why nothing is done to it but to tell of it, for people; ``None``: that is not so."""
     handle: Mapping[str, Any] = field(default_factory=dict)
     """For ``JobTarget.handle``."""
+    min_severity: Optional[Severity] = None
+    """Growth must be at least this severe when the job is acted on, says who decides about it; the policy's own bound
+    stands beside it."""
+    min_age_s: Optional[float] = None
+    """The same of the time for which an incident must have been open."""
 
 
 @dataclass(frozen=True)
