@@ -169,9 +169,9 @@ class Workload:
 
     def why_only_told(self) -> str | None:
         """Why nothing is ever done to it; ``None``: that is not so."""
-        if self.replica is None:
-            return None
-        return f"a {self.replica.kind} serves requests, and Tidegauge never acts on one"
+        if self.replica is not None:
+            return f"a {self.replica.kind} serves requests, and Tidegauge never acts on one"
+        return None if self.kind.is_read else f"Tidegauge has no right to a {self.kind.name}, and never acts on one"
 
     def why_not_stoppable(self) -> str | None:
         """Why it must not be suspended; ``None`` if it may be."""
