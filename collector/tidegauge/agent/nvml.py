@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import pynvml
 
 from tidegauge.agent.ports import GpuReading, GpuUnavailableError
+from tidegauge.core.detector.unheld import MIN_UNHELD_BYTES
 from tidegauge.core.ids import DeviceUuid
 
 _log = logging.getLogger(__name__)
@@ -140,22 +141,28 @@ class NvmlGpus:
         if memory is None:
             memory = self._ask(self._nvml.nvmlDeviceGetMemoryInfo, device.handle)
         processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, device.handle)
+        process_bytes = None if processes is None else _by_pid(processes)
+        used_bytes = None if memory is None else int(memory.used)
         return GpuReading(
             uuid=device.uuid,
             gpu=device.gpu,
             name=device.name,
             total_bytes=None if memory is None else int(memory.total),
-            used_bytes=None if memory is None else int(memory.used),
+            used_bytes=used_bytes,
             free_bytes=None if memory is None else int(memory.free),
-            process_bytes=None if processes is None else _by_pid(processes),
+            process_bytes=process_bytes,
             reserve_bytes=None if memory is None or not hasattr(memory, "reserved") else int(memory.reserved),
-            further_pids=self._further_pids(device),
+            further_pids=self._further_pids(device, used_bytes, process_bytes),
         )
 
-    def _further_pids(self, device: _Device) -> frozenset[int] | None:
-        """Two questions of 14 us each (H200)."""
-        if not self._sees_all or device.memory is None:
+    def _further_pids(
+        self, device: _Device, used_bytes: int | None, process_bytes: Mapping[int, int | None] | None
+    ) -> frozenset[int] | None:
+        """Two questions of 14 us each (H200), asked only where there is something that somebody must hold."""
+        if not self._sees_all or device.memory is None or used_bytes is None or process_bytes is None:
             return None
+        if used_bytes - sum(filter(None, process_bytes.values())) < MIN_UNHELD_BYTES:
+            return frozenset()
         graphics = self._pids(self._nvml.nvmlDeviceGetGraphicsRunningProcesses, device)
         clients = self._pids(self._nvml.nvmlDeviceGetMPSComputeRunningProcesses, device)
         return None if graphics is None or clients is None else graphics | clients

@@ -213,6 +213,20 @@ def test_graphics_processes_and_mps_clients_are_listed_apart() -> None:
     assert further(library) == [frozenset({5, 6})]
 
 
+def test_nobody_else_is_asked_for_where_lists_explain_what_is_in_use() -> None:
+    def asked(*_: object) -> list[SimpleNamespace]:
+        pytest.fail("two questions more for each GPU, twice a second")
+
+    used = SimpleNamespace(total=80 * GIB, used=LEFT, free=77 * GIB, reserved=GIB)
+    library = Library(
+        DeviceGetMemoryInfo=used,
+        DeviceGetComputeRunningProcesses=[SimpleNamespace(pid=7, usedGpuMemory=LEFT - MIB)],
+        DeviceGetGraphicsRunningProcesses=asked,
+        DeviceGetMPSComputeRunningProcesses=asked,
+    )
+    assert further(library) == [frozenset()]
+
+
 @pytest.mark.parametrize("question", ["DeviceGetGraphicsRunningProcesses", "DeviceGetMPSComputeRunningProcesses"])
 def test_list_that_cannot_be_had_may_have_anybody_in_it(question: str) -> None:
     assert further(Library(**{question: pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)})) == [None]
