@@ -9,10 +9,11 @@ from enum import Enum
 from tidegauge.core.jobs.kubernetes import LEAK_CONDITION, REQUEUE, RESTARTING
 from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder, decode_requeue
-from tidegauge_scheduler_hooks.kubernetes.kueue import is_active
+from tidegauge_scheduler_hooks.kubernetes.kueue import ACTIVE, is_active
 from tidegauge_scheduler_hooks.kubernetes.owners import State, condition, is_true
+from tidegauge_scheduler_hooks.kubernetes.patches import is_others_word
 from tidegauge_scheduler_hooks.kubernetes.ports import Object
-from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, told_attempt
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, is_same_start, told_attempt
 
 DEACTIVATED_WITHIN_S = 900.0
 """The order is written before the Workload is switched off; a head that crashed between the two comes back and asks
@@ -98,6 +99,8 @@ def _too_early_or_late(workload: Workload, order: RequeueOrder) -> WorkloadStep 
         return WorkloadStep(Act.DROP, "someone else resumed it", order)
     if workload.attempt >= order.attempt:
         return WorkloadStep(Act.DROP, f"attempt {order.attempt} was started before", order)
+    if workload.kind.suspend is not None and is_others_word(workload.obj, workload.kind.suspend):
+        return WorkloadStep(Act.DROP, "someone else has suspended it since then", order)
     return None
 
 
@@ -106,8 +109,12 @@ def _too_early_or_late_in_queue(
 ) -> WorkloadStep | None:
     """Two objects, so three patches: annotate the owner, switch its Workload on, take the order away."""
     active = is_active(queue_workload)
+    if not active and is_others_word(queue_workload, ACTIVE):
+        return WorkloadStep(Act.DROP, "someone else has deactivated its Workload since then", order)
     if workload.attempt >= order.attempt:
         return WorkloadStep(Act.SETTLE if active else Act.ACTIVATE, order.reason, order)
+    if workload.state is State.RUNNING and not is_same_start(order.mark, workload.incarnation):
+        return WorkloadStep(Act.DROP, "Kueue has started it anew since then", order)
     if active and now_s - order.at > DEACTIVATED_WITHIN_S:
         return WorkloadStep(
             Act.DROP, "its Workload is active: someone else activated it, or it was never deactivated", order
