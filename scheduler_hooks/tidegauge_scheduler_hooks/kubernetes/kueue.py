@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tidegauge_scheduler_hooks.kubernetes.owners import at, controller_of, is_true
+from tidegauge_scheduler_hooks.kubernetes.owners import Path, at, controller_of, is_true
 from tidegauge_scheduler_hooks.kubernetes.ports import ForbiddenError, KubeApi, Object, ObjectNotFoundError, Resource
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of
 
@@ -50,9 +50,12 @@ def find_queue_workload(api: KubeApi, workload: Workload) -> Object | None:
     return max(unfinished, key=age, default=None)
 
 
+ACTIVE: Path = ("spec", "active")
+
+
 def is_active(queue_workload: Object) -> bool:
     """``spec.active``; true where it is not written."""
-    return at(queue_workload, ("spec", "active")) is not False
+    return at(queue_workload, ACTIVE) is not False
 
 
 def active_patch(queue_workload: Object, active: bool) -> Mapping[str, Any]:

@@ -12,14 +12,27 @@ from typing import Any
 
 from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, ENDED, INCIDENT, RECOMMENDED, REQUEUE, RESTARTING, STOPPED
 from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder, encode, merged
-from tidegauge_scheduler_hooks.kubernetes.owners import OwnerKind
-from tidegauge_scheduler_hooks.kubernetes.ports import Object
+from tidegauge_scheduler_hooks.kubernetes.owners import OwnerKind, Path, at
+from tidegauge_scheduler_hooks.kubernetes.ports import FIELD_MANAGER, Object
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
 
 
 def annotate_patch(obj: Object, changed: Mapping[str, str | None]) -> Mapping[str, Any]:
     """Set annotations; ``None`` removes one."""
     return {"metadata": {"resourceVersion": obj["metadata"]["resourceVersion"], "annotations": dict(changed)}}
+
+
+FOLDED = "ancient-changes"
+"""The API server puts the oldest of more than ten managers together under this name."""
+
+
+def is_others_word(obj: Object, path: Path) -> bool:
+    """Whether somebody else than Tidegauge was the last to change the field at ``path``. False also where the object
+    does not say (``metadata.managedFields``)."""
+    fields = ("fieldsV1", *(f"f:{step}" for step in path))
+    entries = obj["metadata"].get("managedFields") or ()
+    managers = {entry.get("manager") for entry in entries if at(entry, fields) is not None}
+    return bool(managers) and managers.isdisjoint({FIELD_MANAGER, FOLDED})
 
 
 def suspend_patch(

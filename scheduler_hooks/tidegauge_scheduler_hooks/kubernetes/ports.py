@@ -14,6 +14,8 @@ from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
 
 Object = Mapping[str, Any]
 """One object as the API server writes it."""
+FIELD_MANAGER = "tidegauge"
+"""As ``managedFields`` calls head and controller."""
 
 
 class Resource(NamedTuple):

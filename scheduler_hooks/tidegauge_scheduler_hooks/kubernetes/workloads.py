@@ -215,6 +215,12 @@ def restart_label(pod: Object) -> int:
     return _count(labels_of(pod).get(RESTART_LABEL)) + _count(annotations_of(pod).get(VOLCANO_VERSION))
 
 
+def is_same_start(first: str, second: str) -> bool:
+    """Whether two ``incarnation`` are of one run, or of runs that its own controller started without a suspension
+    between them. By its object alone: pods, which tell the other starts, come through a watch that may be behind."""
+    return first.partition("@")[2] == second.partition("@")[2]
+
+
 def next_attempt(workload: Workload, earlier: Sequence[int]) -> int:
     """The ``ATTEMPT`` of the next run. ``earlier``: for each pod, how many of the same Job came before it; those may be
     deleted any time, so they are counted in, and no attempt has the number of an earlier one."""

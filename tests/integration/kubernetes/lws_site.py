@@ -12,10 +12,10 @@ from integration.kubernetes.kueue_site import open_queue
 from integration.kubernetes.target import KubeTarget
 from scheduler_hooks.kubernetes.lws_neighbour import LEADER_WORKER_SETS, STATEFUL_SETS, leader_worker_set
 from scheduler_hooks.kubernetes.notified_contract import QUEUED_SETS, Head, NotifiedSite
-from tidegauge_scheduler_hooks.kubernetes.client.api import FIELD_MANAGER, open_api
+from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
 from tidegauge_scheduler_hooks.kubernetes.client.watches import ClientWatches
 from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS
-from tidegauge_scheduler_hooks.kubernetes.ports import PODS, Object
+from tidegauge_scheduler_hooks.kubernetes.ports import FIELD_MANAGER, PODS, Object
 from tidegauge_scheduler_hooks.kubernetes.workloads import QUEUE_LABEL
 
 

@@ -125,6 +125,14 @@ def test_a_list_is_all_its_pages(world: World) -> None:
     assert world.requests[0].path == "/apis/batch/v1/jobs"
 
 
+def test_who_wrote_what_is_in_lists_and_not_in_what_caches_keep(world: World) -> None:
+    item = {"metadata": {"name": "a", "managedFields": [{"manager": "kubectl"}]}}
+    world.says = lambda _: Reply(body={"metadata": {"resourceVersion": "7"}, "items": [item]})
+    (listed,) = world.api.list(JOBS)
+    assert listed["metadata"]["managedFields"] == [{"manager": "kubectl"}]
+    assert world.api.listing(JOBS, None).items[0]["metadata"] == {"name": "a"}
+
+
 def test_pages_that_expired_are_asked_for_in_one(world: World) -> None:
     world.says = scripted(
         Reply(body={"metadata": {"continue": "more"}, "items": [{"metadata": {"name": "old"}}]}),

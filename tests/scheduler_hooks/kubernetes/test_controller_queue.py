@@ -163,6 +163,55 @@ def test_after_clear_nothing_waits_and_what_a_worker_had_does_not_come_back() ->
     assert len(queue) == 0
 
 
+NOISY = [WorkKey("Job", "noisy", str(number)) for number in range(250)]
+QUIET = [WorkKey("Job", f"quiet-{number}", "train") for number in range(5)]
+
+
+def test_namespaces_take_turns() -> None:
+    """However many keys of another namespace were due before: one of them comes between two of others."""
+    clock = Clock()
+    queue = queue_at(clock)
+    for key in NOISY:
+        queue.add(key)
+    clock.now_s += 100
+    for key in QUIET:
+        queue.add(key)
+    taken = []
+    for _ in range(6):
+        key = queue.take(0)
+        assert key is not None
+        queue.done(key, again_s=0)
+        clock.now_s += MIN_GAP_S
+        taken.append(key)
+    assert taken == [NOISY[0], *QUIET]
+    assert [queue.take(0), queue.take(0)] == [NOISY[1], QUIET[0]]
+
+
+def test_a_namespace_that_comes_back_waits_for_those_that_wait() -> None:
+    clock = Clock()
+    queue = queue_at(clock)
+    first, second, third = QUIET[:3]
+    for key in (first, second, third):
+        queue.add(key)
+    assert queue.take(0) == first
+    queue.done(first, again_s=0)
+    clock.now_s += MIN_GAP_S
+    assert [queue.take(0), queue.take(0), queue.take(0)] == [second, third, first]
+
+
+def test_no_namespace_has_all_workers() -> None:
+    """One look may last: it puts a condition on thousands of pods."""
+    clock = Clock()
+    queue = WorkQueue(at_once=2, monotonic_s=clock)
+    for key in NOISY:
+        queue.add(key)
+    assert [queue.take(0), queue.take(0), queue.take(0)] == [NOISY[0], NOISY[1], None]
+    queue.add(QUIET[0])
+    assert queue.take(0) == QUIET[0]
+    queue.done(NOISY[0])
+    assert queue.take(0) == NOISY[2]
+
+
 @given(st.lists(st.tuples(st.sampled_from(["add", "take", "done", "failed"]), st.sampled_from([A, B])), max_size=40))
 def test_whatever_happens_no_key_is_lost_or_with_two_workers(happenings: list[tuple[str, WorkKey]]) -> None:
     clock = Clock()

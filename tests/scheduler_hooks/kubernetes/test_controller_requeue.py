@@ -14,7 +14,7 @@ from tidegauge.core.jobs.kubernetes import ATTEMPT, REQUEUE, STOPPED
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE
 from tidegauge_scheduler_hooks.kubernetes.intents import Stopped, encode
 from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS
-from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
+from tidegauge_scheduler_hooks.kubernetes.owners import KINDS, Path
 from tidegauge_scheduler_hooks.kubernetes.ports import JOBS, PODS, ForbiddenError
 from tidegauge_scheduler_hooks.kubernetes.workloads import attempt_of
 from tidegauge_scheduler_hooks.ports import TemporaryError
@@ -374,3 +374,76 @@ def test_controller_waits_until_kueue_released_the_quota() -> None:
     assert process.work() is None
     world.advance()
     assert world.starts == 2
+
+
+def test_an_order_is_dropped_when_kueue_has_started_the_workload_anew() -> None:
+    """The head died before it switched the Workload off, and another job took its quota for a while."""
+    world = ControllerWorld("JobSet", queued=True)
+    process = Process(world)
+    world.requeue()
+    world.put_queue_workload(active=True, reserved=True)
+    obj = world.obj
+    obj["spec"]["suspend"] = True
+    world.kube.put(world.kind.resource, obj)
+    world.controllers.advance()
+    assert process.work() is not None, "the run is over, and Kueue has not started another"
+    world.advance()
+    assert process.work() is None
+    assert REQUEUE not in world.annotations
+    assert world.event_reasons == []
+    assert world.starts == 2
+
+
+# Who was the last to stop it: ``metadata.managedFields``
+
+
+def last_written_by(manager: str, path: Path) -> list[dict[str, object]]:
+    """As the API server writes it, with two entries that say nothing of the field."""
+    fields: object = {}
+    for step in reversed(path):
+        fields = {f"f:{step}": fields}
+    return [
+        {"manager": "kube-controller-manager", "fieldsV1": {"f:status": {"f:active": {}}}, "subresource": "status"},
+        {"manager": "tidegauge", "fieldsV1": {"f:metadata": {"f:annotations": {f"f:{REQUEUE}": {}}}}},
+        {"manager": manager, "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": fields},
+    ]
+
+
+@pytest.mark.parametrize(("manager", "starts"), [("kubectl-patch", 1), ("tidegauge", 2), ("ancient-changes", 2)])
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_an_order_does_not_undo_a_later_suspension_by_somebody_else(kind: str, manager: str, starts: int) -> None:
+    """Its owner resumed and suspended it while no controller ran: nothing but its fields' managers shows that."""
+    world = ControllerWorld(kind)
+    world.requeue()
+    world.advance()
+    obj = world.obj
+    assert world.kind.suspend is not None
+    obj["metadata"]["managedFields"] = last_written_by(manager, world.kind.suspend)
+    world.kube.put(world.kind.resource, obj)
+    assert Process(world).work() is None
+    assert REQUEUE not in world.annotations
+    assert world.event_reasons == (["GpuMemoryRequeueDropped"] if starts == 1 else [])
+    world.advance()
+    assert world.starts == starts
+
+
+@pytest.mark.parametrize("annotated", [False, True])
+@pytest.mark.parametrize(("manager", "active"), [("kubectl-patch", False), ("tidegauge", True)])
+def test_an_order_does_not_undo_a_later_deactivation_by_somebody_else(
+    manager: str, active: bool, annotated: bool
+) -> None:
+    """``annotated``: the controller was killed between its first patch and the one that switches the Workload on."""
+    world = ControllerWorld(queued=True)
+    world.requeue()
+    world.advance()
+    if annotated:
+        with suppress(TemporaryError):
+            world.kube.fail_next(TemporaryError("away"), verb="patch", kind="Workload")
+            Process(world).work()
+        assert ATTEMPT in world.annotations
+    queue_workload = world.kube.peek(QUEUE_WORKLOADS, NAMESPACE, "job-train")
+    queue_workload["metadata"]["managedFields"] = last_written_by(manager, ("spec", "active"))
+    world.kube.put(QUEUE_WORKLOADS, queue_workload)
+    assert Process(world).work() is None
+    assert REQUEUE not in world.annotations
+    assert world.kube.peek(QUEUE_WORKLOADS, NAMESPACE, "job-train")["spec"]["active"] is active

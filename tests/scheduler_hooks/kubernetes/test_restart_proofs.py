@@ -92,6 +92,12 @@ def without_the_cap(pod: Any) -> None:
     container["env"] = [one for one in container["env"] if one["name"] != FRACTION_VARIABLE]
 
 
+def with_a_referred_cap(pod: Any) -> None:
+    without_the_cap(pod)
+    referred = {"name": FRACTION_VARIABLE, "valueFrom": {"configMapKeyRef": {"name": "limits", "key": "gpu"}}}
+    pod["spec"]["containers"][0]["env"].append(referred)
+
+
 @pytest.mark.parametrize(
     ("change", "lacks", "why"),
     [
@@ -99,7 +105,12 @@ def without_the_cap(pod: Any) -> None:
         (by_policy, "the attempt number 1, ", "prepared by a MutatingAdmissionPolicy"),
         (unread, "the attempt number 1", "could not be read: no answer in time"),
         (stale, "the attempt number 1", "was told attempt 0"),
-        (without_the_cap, "without TIDEGAUGE_MEMORY_FRACTION=0.8", "its template may set them by valueFrom"),
+        (without_the_cap, "without TIDEGAUGE_MEMORY_FRACTION=0.8", "changed it after Tidegauge's webhook"),
+        (
+            with_a_referred_cap,
+            "without TIDEGAUGE_MEMORY_FRACTION=0.8",
+            "its template sets TIDEGAUGE_MEMORY_FRACTION by valueFrom",
+        ),
     ],
 )
 def test_what_a_new_pod_lacks_is_said_with_the_reason(change: Any, lacks: str, why: str) -> None:
@@ -184,3 +195,44 @@ def test_while_it_waits_in_a_queue_nothing_is_asked_of_the_api_server() -> None:
     world.kube.calls.clear()
     assert process.work() is None
     assert [call.verb for call in world.kube.calls] == ["get"]
+
+
+@pytest.mark.parametrize(
+    ("forged", "lacks"),
+    [
+        ({"environ": {FRACTION_VARIABLE: "1e9"}}, "TIDEGAUGE_MEMORY_FRACTION=1e9"),
+        ({"environ": {"LD_PRELOAD": "/evil.so"}}, "LD_PRELOAD=/evil.so"),
+        ({"alloc_conf": {"a,b": "c"}}, "a,b=c"),
+    ],
+)
+def test_a_change_that_can_never_be_in_force_is_told_as_missing(forged: Any, lacks: str) -> None:
+    world, process = restarted(**forged)
+    process.work()
+    ((reason, note),) = told(world)
+    assert reason == "GpuMemorySettingsMissing"
+    assert f"without {lacks}: " in note
+    assert f"Tidegauge sets no such values: {lacks}. " in note
+
+
+def test_nobody_is_told_of_a_restart_that_was_none() -> None:
+    """Its owner has written the annotation: no attempt of this number was ever started."""
+    world = ControllerWorld()
+    world.annotate(RESTARTING, encode(world.order()))
+    assert Process(world).work() is None
+    assert RESTARTING not in world.annotations
+    assert told(world) == []
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_pod_that_is_older_than_the_restart_proves_nothing(watched: bool) -> None:
+    """Its owner has written the attempt, too. ``watched``: the pod says that it was told this attempt."""
+    world = ControllerWorld()
+    world.now_s += 3600
+    world.annotate(ATTEMPT, "1")
+    world.annotate(RESTARTING, encode(world.order()))
+    if watched:
+        change_pod(world, lambda pod: pod["metadata"]["annotations"].update({ATTEMPT: "1"}))
+    process = Process(world)
+    assert process.work() is not None, "it waits for a new pod"
+    assert told(world) == []
+    assert RESTARTING in world.annotations

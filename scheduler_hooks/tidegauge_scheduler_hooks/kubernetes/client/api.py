@@ -18,7 +18,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from tidegauge_scheduler_hooks.kubernetes.client.connection import Connection
 from tidegauge_scheduler_hooks.kubernetes.client.errors import ApiCall, ExpiredError, lost, not_connected, refusal
-from tidegauge_scheduler_hooks.kubernetes.ports import InvalidError, Object, Patch, Resource
+from tidegauge_scheduler_hooks.kubernetes.ports import FIELD_MANAGER, InvalidError, Object, Patch, Resource
 from tidegauge_scheduler_hooks.ports import TemporaryError
 
 
@@ -49,9 +49,7 @@ class TokenBucket:
 
 
 _CHANCE = random.Random()  # an own one: threads must not disturb what others drew by a seed
-USER_AGENT = f"tidegauge/{version('tidegauge')}"
-FIELD_MANAGER = "tidegauge"
-"""As ``managedFields`` calls it; what ``USER_AGENT`` makes of plain patches, too."""
+USER_AGENT = f"{FIELD_MANAGER}/{version('tidegauge')}"
 PAGE_SIZE = 500
 """Objects per page of a ``list``, as with ``kubectl``: 500 pods are about 5 MB."""
 CONNECT_S = 5.0
@@ -117,7 +115,8 @@ class ClientApi:
         label_selector: str | None = None,
         field_selector: str | None = None,
     ) -> Sequence[Object]:
-        return self.listing(resource, namespace, label_selector=label_selector, field_selector=field_selector).items
+        found = self._listing(resource, namespace, label_selector=label_selector, field_selector=field_selector)
+        return found.items
 
     def create(self, resource: Resource, namespace: str | None, body: Object) -> Object:
         name = str((body.get("metadata") or {}).get("name") or "")
@@ -157,6 +156,14 @@ class ClientApi:
         field_selector: str | None = None,
     ) -> Listing:
         """All pages of a list, without ``managedFields``, and the version to watch from."""
+        found = self._listing(resource, namespace, label_selector=label_selector, field_selector=field_selector)
+        for item in found.items:
+            drop_managed_fields(item)
+        return found
+
+    def _listing(
+        self, resource: Resource, namespace: str | None, *, label_selector: str | None, field_selector: str | None
+    ) -> Listing:
         ask = ApiCall("list", resource, namespace)
         query = _given(labelSelector=label_selector, fieldSelector=field_selector, limit=str(PAGE_SIZE))
         try:
@@ -198,9 +205,7 @@ class ClientApi:
             metadata, found = page.get("metadata"), page.get("items") or []
             if not (isinstance(metadata, dict) and isinstance(found, list) and all(map(_is_object, found))):
                 raise lost(ask, self._connection.address, "JSON that is not a list of objects")
-            for item in found:
-                drop_managed_fields(item)
-                items.append({**kind, **item})
+            items += ({**kind, **item} for item in found)
             if not metadata.get("continue"):
                 return Listing(items, Version(str(metadata.get("resourceVersion") or "0")))
             go_on = {"continue": metadata["continue"]}
@@ -286,7 +291,7 @@ def _is_object(said: Any) -> bool:
 
 
 def drop_managed_fields(item: dict[str, Any]) -> None:
-    """Drop the record of who set which field: a third of a pod's bytes, and of use to ``kubectl apply`` alone."""
+    """Drop the record of who set which field: a third of a pod's bytes, and of no use in a cache."""
     item["metadata"].pop("managedFields", None)
 
 

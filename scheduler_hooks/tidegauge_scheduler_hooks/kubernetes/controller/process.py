@@ -58,7 +58,7 @@ class Controller:
         """Listen. ``quick_api``: for requests that a pod waits for, each ended within ``READ_WITHIN_S``. ``account``:
         this pod's own, which owns the Lease. Raises ``OSError`` if a port cannot be listened on."""
         self._watches = watches
-        self._queue = WorkQueue()
+        self._queue = WorkQueue(at_once=WORKERS - 1)
         self._counts = StepCounts()
         self._service = ServiceRegistry()
         self._failures: dict[WorkKey, str] = {}

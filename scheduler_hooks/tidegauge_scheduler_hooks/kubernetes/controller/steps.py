@@ -9,14 +9,17 @@ from enum import Enum
 from tidegauge.core.jobs.kubernetes import LEAK_CONDITION, REQUEUE, RESTARTING
 from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder, decode_requeue
-from tidegauge_scheduler_hooks.kubernetes.kueue import is_active
-from tidegauge_scheduler_hooks.kubernetes.owners import State, condition, is_true
+from tidegauge_scheduler_hooks.kubernetes.kueue import ACTIVE, is_active
+from tidegauge_scheduler_hooks.kubernetes.owners import State, condition, is_true, time_s
+from tidegauge_scheduler_hooks.kubernetes.patches import is_others_word
 from tidegauge_scheduler_hooks.kubernetes.ports import Object
-from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, told_attempt
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, is_same_start, told_attempt
 
 DEACTIVATED_WITHIN_S = 900.0
 """The order is written before the Workload is switched off; a head that crashed between the two comes back and asks
 again within this time (docs/actions.md)."""
+CLOCKS_APART_S = 30.0
+"""Between the head, which writes the time of an order, and the API server, which writes those of pods."""
 MAX_MESSAGE_CHARS = 1024
 
 
@@ -98,6 +101,8 @@ def _too_early_or_late(workload: Workload, order: RequeueOrder) -> WorkloadStep 
         return WorkloadStep(Act.DROP, "someone else resumed it", order)
     if workload.attempt >= order.attempt:
         return WorkloadStep(Act.DROP, f"attempt {order.attempt} was started before", order)
+    if workload.kind.suspend is not None and is_others_word(workload.obj, workload.kind.suspend):
+        return WorkloadStep(Act.DROP, "someone else has suspended it since then", order)
     return None
 
 
@@ -106,8 +111,12 @@ def _too_early_or_late_in_queue(
 ) -> WorkloadStep | None:
     """Two objects, so three patches: annotate the owner, switch its Workload on, take the order away."""
     active = is_active(queue_workload)
+    if not active and is_others_word(queue_workload, ACTIVE):
+        return WorkloadStep(Act.DROP, "someone else has deactivated its Workload since then", order)
     if workload.attempt >= order.attempt:
         return WorkloadStep(Act.SETTLE if active else Act.ACTIVATE, order.reason, order)
+    if workload.state is State.RUNNING and not is_same_start(order.mark, workload.incarnation):
+        return WorkloadStep(Act.DROP, "Kueue has started it anew since then", order)
     if active and now_s - order.at > DEACTIVATED_WITHIN_S:
         return WorkloadStep(
             Act.DROP, "its Workload is active: someone else activated it, or it was never deactivated", order
@@ -134,18 +143,30 @@ def _of_restart(workload: Workload, around: StepSurroundings) -> WorkloadStep | 
     if RESTARTING not in annotations_of(workload.obj):
         return None
     order = workload.restarting
-    if order is None or not order.mark.startswith(f"{workload.uid}#") or workload.stopped is not None:
+    if order is None or not _was_restarted(workload, order) or workload.stopped is not None:
         return WorkloadStep(Act.FORGET, order=order)
     told = _told(workload, order)
     if told is not None:
         return WorkloadStep(Act.PROVE, order.reason, order, (told,))
     if workload.state is State.FINISHED:
         return WorkloadStep(Act.PROVE, order.reason, order)
-    # When it was started again no pod of it had been left: whatever lives now is new.
-    new = tuple(pod for pod in around.unfinished if not pod["metadata"].get("deletionTimestamp"))
+    new = tuple(
+        pod for pod in around.unfinished if not pod["metadata"].get("deletionTimestamp") and _is_younger(pod, order)
+    )
     if new:
         return WorkloadStep(Act.PROVE, order.reason, order, new[:1])
     return WorkloadStep(Act.WAIT, "it has no new pod yet", order) if needs_proof(workload) else None
+
+
+def _was_restarted(workload: Workload, order: RequeueOrder) -> bool:
+    """The patch that restarts a workload writes the order and its attempt."""
+    return order.mark.startswith(f"{workload.uid}#") and order.attempt == workload.attempt
+
+
+def _is_younger(pod: Object, order: RequeueOrder) -> bool:
+    """When it was started again no pod of it had been left, so a pod that is older shows that it was not."""
+    made_s = time_s(pod["metadata"].get("creationTimestamp"))
+    return made_s is None or made_s > order.at - CLOCKS_APART_S
 
 
 def needs_proof(workload: Workload) -> bool:
@@ -156,7 +177,8 @@ def needs_proof(workload: Workload) -> bool:
 
 def _told(workload: Workload, order: RequeueOrder) -> Object | None:
     """A pod that the webhook told this attempt."""
-    return next((pod for pod in workload.pods if told_attempt(pod) == order.attempt), None)
+    told = (pod for pod in workload.pods if told_attempt(pod) == order.attempt)
+    return next((pod for pod in told if _is_younger(pod, order)), None)
 
 
 def _of_incident(workload: Workload) -> WorkloadStep | None:

@@ -1,9 +1,11 @@
-"""A queue of workloads: each key once, with one worker at a time, and with growing pauses after failures."""
+"""A queue of workloads: each key once, with one worker at a time, and with growing pauses after failures. Namespaces
+take turns, so that nobody's many keys hold up another's."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
 import threading
 import time
@@ -30,17 +32,23 @@ class WorkKey(NamedTuple):
 
 class WorkQueue:
     """The queue. Thread-safe. ``jitter`` gives numbers from 0 to 1, which spread retries of keys that failed
-    together."""
+    together. ``at_once``: the most workers that one namespace has."""
 
     def __init__(
-        self, *, monotonic_s: Callable[[], float] = time.monotonic, jitter: Callable[[], float] = _CHANCE.random
+        self,
+        *,
+        at_once: int = 3,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = _CHANCE.random,
     ) -> None:
+        self._at_once = at_once
         self._monotonic_s = monotonic_s
         self._jitter = jitter
         self._changed = threading.Condition()
         self._due_s: dict[WorkKey, float] = {}
-        """The due time of every waiting key. The heap may hold older times of the same key, which do not count."""
-        self._heap: list[tuple[float, int, WorkKey]] = []
+        """The due time of every waiting key. A heap may hold older times of the same key, which do not count."""
+        self._heaps: dict[str, list[tuple[float, int, WorkKey]]] = {}
+        """By namespace, in the order of their turns."""
         self._order = itertools.count()
         self._working: set[WorkKey] = set()
         self._failures: dict[WorkKey, int] = {}
@@ -57,20 +65,23 @@ class WorkQueue:
             self._add(key, self._monotonic_s() + after_s)
 
     def take(self, timeout_s: float) -> WorkKey | None:
-        """The next key that is due: the caller's alone until ``done`` or ``failed``. ``None`` if none is in time."""
+        """The next key that is due, of the next namespace in turn: the caller's alone until ``done`` or ``failed``.
+        ``None`` if none is in time."""
         deadline_s = self._monotonic_s() + timeout_s
         with self._changed:
             while True:
                 now_s = self._monotonic_s()
-                due_s = self._next_due_s()
-                if due_s is not None and due_s <= now_s:
-                    key = heapq.heappop(self._heap)[2]
-                    del self._due_s[key]
-                    self._working.add(key)
-                    return key
+                wake_s = deadline_s
+                for namespace in list(self._heaps):
+                    if sum(key.namespace == namespace for key in self._working) >= self._at_once:
+                        continue  # ``done`` and ``failed`` wake us
+                    due_s = self._next_due_s(namespace)
+                    if due_s <= now_s:
+                        return self._hand_out(namespace)
+                    wake_s = min(wake_s, due_s)
                 if now_s >= deadline_s:
                     return None
-                self._changed.wait(min(deadline_s, deadline_s if due_s is None else due_s) - now_s)
+                self._changed.wait(wake_s - now_s)
 
     def done(self, key: WorkKey, *, again_s: float | None = None) -> None:
         """Give the key back after success; ``again_s``: queue it again for then."""
@@ -92,9 +103,18 @@ class WorkQueue:
         """Forget the waiting keys (another process leads now). Workers still give back theirs."""
         with self._changed:
             self._due_s.clear()
-            self._heap.clear()
+            self._heaps.clear()
             self._failures.clear()
             self._not_before_s.clear()
+
+    def _hand_out(self, namespace: str) -> WorkKey:
+        heap = self._heaps.pop(namespace)
+        key = heapq.heappop(heap)[2]
+        if heap:
+            self._heaps[namespace] = heap  # as the last
+        del self._due_s[key]
+        self._working.add(key)
+        return key
 
     def _give_back(self, key: WorkKey, gap_s: float, again_s: float | None) -> None:
         now_s = self._monotonic_s()
@@ -106,19 +126,21 @@ class WorkQueue:
             wanted_s = min(now_s + again_s, now_s + again_s if wanted_s is None else wanted_s)
         if wanted_s is not None:
             self._add(key, wanted_s)
+        self._changed.notify()
 
     def _add(self, key: WorkKey, due_s: float) -> None:
         due_s = max(due_s, self._not_before_s.get(key, due_s))
         if due_s >= self._due_s.get(key, float("inf")):
             return
         self._due_s[key] = due_s
-        heapq.heappush(self._heap, (due_s, next(self._order), key))
+        heapq.heappush(self._heaps.setdefault(key.namespace, []), (due_s, next(self._order), key))
         self._changed.notify()
 
-    def _next_due_s(self) -> float | None:
-        """The time of the heap's first entry that still counts."""
-        while self._heap and (
-            self._due_s.get(self._heap[0][2]) != self._heap[0][0] or self._heap[0][2] in self._working
-        ):
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+    def _next_due_s(self, namespace: str) -> float:
+        """The time of the first entry of its heap that still counts; infinite without one."""
+        heap = self._heaps[namespace]
+        while heap and (self._due_s.get(heap[0][2]) != heap[0][0] or heap[0][2] in self._working):
+            heapq.heappop(heap)
+        if not heap:
+            del self._heaps[namespace]
+        return heap[0][0] if heap else math.inf
