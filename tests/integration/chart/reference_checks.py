@@ -12,7 +12,7 @@ from integration.chart.rendering import Object
 VERBS = {"get", "list", "watch", "create", "update", "patch"}
 """That the service may be given. ``delete`` exists, too: never for us."""
 RESOURCES = {
-    "": {"pods", "pods/status", "namespaces", "secrets", "services/proxy"},
+    "": {"pods", "pods/status", "namespaces", "nodes", "nodes/status", "secrets", "services/proxy"},
     "batch": {"jobs"},
     "jobset.x-k8s.io": {"jobsets"},
     "trainer.kubeflow.org": {"trainjobs"},
