@@ -310,11 +310,23 @@ def test_the_init_container_asks_for_no_more_than_the_one_that_waits_for_it() ->
         "limits": {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "8"},
     }
     given_pod = pod({"name": "main", "resources": resources})
-    same = {"cpu": "8", "memory": "64Gi"}
+    same = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "0"}
     assert injected(given_pod)["spec"]["initContainers"][0]["resources"] == {"requests": same, "limits": same}
-    small = {"limits": {"cpu": "1", "memory": "64Mi"}}
-    options = InjectionOptions("i", probe_resources=small)
-    assert injected(given_pod, options=options)["spec"]["initContainers"][0]["resources"] == small
+    none, small = {"nvidia.com/gpu": "0"}, {"cpu": "1", "memory": "64Mi"}
+    options = InjectionOptions("i", probe_resources={"limits": small})
+    found = injected(given_pod, options=options)["spec"]["initContainers"][0]["resources"]
+    assert found == {"requests": none, "limits": small | none}
+
+
+def test_the_init_container_asks_for_none_of_any_device_in_the_pod_so_that_no_limit_range_gives_it_some() -> None:
+    """A LimitRange's ``max`` is the default of a container that does not name the device."""
+    given_pod = pod(
+        {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "rdma/hca": "1", "hugepages-2Mi": "4Mi"}}},
+        {"name": "side", "resources": {"requests": {"nvidia.com/mig-1g.5gb": "1"}}},
+    )
+    given_pod["spec"]["initContainers"] = [{"name": "before", "resources": {"limits": {"amd.com/gpu": "1"}}}]
+    none = dict.fromkeys(["amd.com/gpu", "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "rdma/hca"], "0")
+    assert injected(given_pod)["spec"]["initContainers"][0]["resources"] == {"requests": none, "limits": none}
 
 
 HALF = {"requests": {"cpu": "1", "memory": "8Gi"}, "limits": {"cpu": "2", "memory": "8Gi"}}

@@ -90,7 +90,7 @@ def probe_container(
         "image": options.probe_image,
         "command": list(INSTALL_COMMAND),
         "args": [container["name"] for container in watched],
-        "resources": _resources(spec, watched[0], options.probe_resources),
+        "resources": _without_devices(spec, _resources(spec, watched[0], options.probe_resources)),
         "securityContext": security,
         "volumeMounts": [{"name": volume_name, "mountPath": INSTALL_COMMAND[1]}],
     }
@@ -106,6 +106,17 @@ def _resources(
         return wanted
     alike = {**_like(waiting).get("limits", {}), **(wanted.get("requests") or {}), **(wanted.get("limits") or {})}
     return {"requests": alike, "limits": alike}
+
+
+def _without_devices(spec: Mapping[str, Any], resources: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same, and explicitly none of each device (a resource with a domain) that a container of the pod names: else a
+    LimitRange with a ``max`` for it gives the init container that many (``SetDefaults_LimitRangeItem``), of which a
+    quota and the scheduler count. One for other devices has given them to the pod's own containers
+    already: the LimitRanger comes before webhooks."""
+    theirs = [one.get("resources") or {} for part in ("initContainers", "containers") for one in spec.get(part) or []]
+    names = {name for amounts in theirs for part in ("requests", "limits") for name in amounts.get(part) or {}}
+    none = {name: "0" for name in sorted(names) if "/" in name}
+    return {part: {**none, **(resources.get(part) or {})} for part in ("requests", "limits")} if none else resources
 
 
 def _is_guaranteed(spec: Mapping[str, Any]) -> bool:
