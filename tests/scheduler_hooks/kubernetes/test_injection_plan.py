@@ -180,6 +180,37 @@ def test_a_run_directory_that_cannot_be_mounted_is_left_out(place: str, read_onl
     assert places == [place, "/tidegauge", *(["/run/tidegauge"] if run_dir else [])]
 
 
+@pytest.mark.parametrize(
+    ("source", "run_dir"),
+    [
+        ({"emptyDir": {}}, True),
+        ({"persistentVolumeClaim": {"claimName": "c"}}, True),
+        ({"persistentVolumeClaim": {"claimName": "c", "readOnly": True}}, False),
+        ({"nfs": {"server": "s", "path": "/", "readOnly": True}}, False),
+        ({"configMap": {"name": "c"}}, False),
+        ({"secret": {"secretName": "s"}}, False),
+        ({"projected": {"sources": []}}, False),
+        ({"downwardAPI": {"items": []}}, False),
+        ({"image": {"reference": "i"}}, False),
+    ],
+)
+def test_a_volume_that_is_read_only_by_itself_leaves_the_run_directory_out(source: Pod, run_dir: bool) -> None:
+    given_pod = pod({"name": "main", "volumeMounts": [{"name": "theirs", "mountPath": "/run"}]})
+    given_pod["spec"]["volumes"] = [{"name": "theirs", **source}]
+    places = [one["mountPath"] for one in injected(given_pod)["spec"]["containers"][0]["volumeMounts"]]
+    assert places == ["/run", "/tidegauge", *(["/run/tidegauge"] if run_dir else [])]
+
+
+@pytest.mark.parametrize(("place", "run_dir"), [("/run/tidegauge", False), ("/dev/xvda", True)])
+def test_a_block_device_takes_its_place_as_a_mount_does(place: str, run_dir: bool) -> None:
+    device = {"name": "disk", "devicePath": place}
+    after = injected(pod({"name": "main", "volumeDevices": [device]}))
+    places = [one["mountPath"] for one in after["spec"]["containers"][0]["volumeMounts"]]
+    assert places == ["/tidegauge", *(["/run/tidegauge"] if run_dir else [])]
+    outcome = plan(pod({"name": "main", "volumeDevices": [{**device, "devicePath": "/tidegauge"}]}))
+    assert outcome.warnings == ("container main has a volume at /tidegauge: it is not watched",)
+
+
 def test_every_watched_container_has_a_run_directory_of_its_own_and_others_have_none() -> None:
     after = injected(pod({"name": "a"}, {"name": "b"}, {"name": "c"}, containers="c,a"))
     assert after["spec"]["initContainers"][0]["args"] == ["a", "c"]

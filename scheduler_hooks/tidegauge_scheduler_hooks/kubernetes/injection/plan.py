@@ -144,7 +144,7 @@ def plan_injection(
     operations: list[Mapping[str, Any]] = []
     watched: list[Mapping[str, Any]] = []
     for path, container in chosen:
-        new_mounts, left_out = mounts(container, volume_name)
+        new_mounts, left_out = mounts(container, volume_name, spec.get("volumes") or [])
         warnings += left_out
         if not new_mounts:
             continue
