@@ -288,6 +288,17 @@ def test_for_its_namespaces_sake_no_pythonpath_of_an_image_is_hidden(
         assert environ(after)["PYTHONPATH"] == names.PYTHONPATH_ENTRY + path
 
 
+@pytest.mark.parametrize("kind", ["configMapKeyRef", "secretKeyRef"])
+def test_for_its_namespaces_sake_an_optional_pythonpath_is_not_known(kind: str) -> None:
+    """Where its key is missing, the image's counts."""
+    for optional, reason in ((True, "image_unknown"), (False, None)):
+        source = {kind: {"name": "n", "key": "k", "optional": optional}}
+        container = {"name": "main", "resources": ONE_GPU, "env": [{"name": "PYTHONPATH", "valueFrom": source}]}
+        for declared in (None, ""):
+            outcome = plan(pod(container, labels={}), namespace={PROFILE_LABEL: "auto"}, declared=declared)
+            assert (outcome.reason or None) == reason
+
+
 def test_for_its_own_labels_sake_a_pod_is_watched_whatever_its_image_sets_and_its_namespace_may_say_it() -> None:
     assert environ(injected(pod()))["PYTHONPATH"] == names.PYTHONPATH_ENTRY
     given_pod = pod()

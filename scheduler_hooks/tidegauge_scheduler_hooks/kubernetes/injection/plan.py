@@ -224,8 +224,14 @@ def _with_known_path(chosen: Sequence[_Placed], *, declared: bool, by_pod: bool)
     namespace's, which knows the images but no pod."""
     known, warnings = [], []
     for path, container in chosen:
-        sets_it = any(variable["name"] == "PYTHONPATH" for variable in container.get("env") or [])
-        if sets_it or by_pod or (declared and not container.get("envFrom")):
+        theirs = [one for one in container.get("env") or [] if one["name"] == "PYTHONPATH"]
+        optional = bool(theirs) and _is_optional(theirs[-1])
+        if optional:
+            warnings.append(
+                f"container {container['name']} is not watched for its namespace's sake: its PYTHONPATH is from an "
+                "optional key, and may be its image's"
+            )
+        elif theirs or by_pod or (declared and not container.get("envFrom")):
             known.append((path, container))
         else:
             whose = "its envFrom may set" if declared else "its image may set"
@@ -234,6 +240,11 @@ def _with_known_path(chosen: Sequence[_Placed], *, declared: bool, by_pod: bool)
                 f'Say which, or "" for none, by the annotation {IMAGE_PYTHONPATH}'
             )
     return known, warnings
+
+
+def _is_optional(variable: Mapping[str, Any]) -> bool:
+    """Whether it may not be set in the end: its ConfigMap's or Secret's key may be missing."""
+    return any((source or {}).get("optional") for source in (variable.get("valueFrom") or {}).values())
 
 
 def common_variables(
