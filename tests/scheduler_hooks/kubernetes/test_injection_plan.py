@@ -329,7 +329,10 @@ def test_a_container_that_ends_before_the_others_begin_is_no_sidecar() -> None:
     given_pod["spec"]["initContainers"] = sidecars()
     outcome = plan(given_pod)
     assert isinstance(outcome, Skipped)
-    assert outcome.warnings == (f"annotation {CONTAINERS}: no container is named setup (main, log, server)",)
+    assert outcome.warnings == (
+        f"annotation {CONTAINERS}: no container is named setup (main, log, server)",
+        "no container of the pod is watched",
+    )
 
 
 def test_the_owner_may_name_the_containers() -> None:
@@ -339,6 +342,14 @@ def test_the_owner_may_name_the_containers() -> None:
     assert outcome.warnings == (f"annotation {CONTAINERS}: no container is named z (a, b)",)
     after = patched(given_pod, outcome.operations, Patch.JSON)
     assert ["env" in one for one in after["spec"]["containers"]] == [True, False]
+
+
+@pytest.mark.parametrize("blank", ["", "/", ",", " , "])
+def test_an_annotation_that_names_no_container_of_the_pod_has_a_warning_that_nothing_is_watched(blank: str) -> None:
+    outcome = plan(pod(containers=blank))
+    assert outcome.reason == "nothing_to_watch"
+    assert f"annotation {CONTAINERS}" in outcome.warnings[0]
+    assert outcome.warnings[-1] == "no container of the pod is watched"
 
 
 def test_a_pod_of_very_many_containers_stays_small() -> None:

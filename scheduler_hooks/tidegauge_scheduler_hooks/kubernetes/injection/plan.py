@@ -157,6 +157,7 @@ def plan_injection(
         operations.append({"op": "add", "path": f"{path}/env", "value": environment.variables})
         operations += _added(f"{path}/volumeMounts", container.get("volumeMounts"), new_mounts)
     if not watched:
+        warnings += [] if chosen else ["no container of the pod is watched"]
         return Skipped("nothing_to_watch", tuple(dict.fromkeys(warnings)))
     operations += _added("/spec/volumes", spec.get("volumes"), [volume(volume_name)])
     operations.append(_init_container(spec, probe_container(spec, watched, volume_name, options)))
@@ -208,6 +209,7 @@ def _chosen(
         unknown = sorted(wanted - {one["name"] for _, one in chosen})
         names = ", ".join(one["name"] for _, one in beside[:MAX_WATCHED])
         warnings = [f"annotation {CONTAINERS}: no container is named {unknown[0][:63]} ({names})"] if unknown else []
+        warnings += [] if wanted else [f"annotation {CONTAINERS} names no container ({names})"]
     else:
         with_gpu = [beside[place] for place in with_gpus([one for _, one in beside])]
         chosen = with_gpu if with_gpu or gpu_only else regular
