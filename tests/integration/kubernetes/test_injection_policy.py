@@ -262,6 +262,10 @@ def test_for_its_namespaces_sake_the_policy_touches_the_pods_that_the_webhook_to
         {"containers": [{"name": INIT_CONTAINER}]},
         *({"containers": [{"name": "main", "volumeMounts": [mount]}]} for mount in (
             {"mountPath": "/tidegauge"}, {"mountPath": "/run/tidegauge/x"}, {"mountPath": "/run/", "readOnly": True})),
+        {"containers": [{"name": "main", "volumeDevices": [{"name": "d", "devicePath": "/run/tidegauge"}]}]},
+        *({"volumes": [{"name": "v", **source}], "containers": [
+            {"name": "main", "volumeMounts": [{"name": "v", "mountPath": "/run"}]}]} for source in (
+            {"configMap": {}}, {"image": {}}, {"persistentVolumeClaim": {"readOnly": True}})),
         {"containers": [{"name": "main", "env": [{"name": "PYTHONPATH", "valueFrom": {}}]}]},
     ],
 )  # fmt: skip

@@ -76,6 +76,17 @@ def test_a_pythonpath_from_elsewhere_is_joined_where_it_was() -> None:
     ]
 
 
+def test_the_helper_variable_has_another_name_where_the_owner_uses_it() -> None:
+    source = {"configMapKeyRef": {"name": "paths", "key": "python"}}
+    env = [{"name": "TIDEGAUGE_OWN_PYTHONPATH", "value": "x"}, {"name": "PYTHONPATH", "valueFrom": source}]
+    found = injected(pod({"name": "main", "env": env}))["spec"]["containers"][0]["env"]
+    assert found[:3] == [
+        env[0],
+        {"name": "TIDEGAUGE_OWN_PYTHONPATH_1", "valueFrom": source},
+        {"name": "PYTHONPATH", "value": f"{ENTRY}:$(TIDEGAUGE_OWN_PYTHONPATH_1)"},
+    ]
+
+
 def test_the_owner_is_told_that_a_pythonpath_may_be_hidden() -> None:
     outcome = plan(pod({"name": "main", "envFrom": [{"configMapRef": {"name": "all"}}]}))
     assert outcome.warnings == ("container main: a PYTHONPATH from envFrom is overridden: set it in env",)

@@ -180,6 +180,37 @@ def test_a_run_directory_that_cannot_be_mounted_is_left_out(place: str, read_onl
     assert places == [place, "/tidegauge", *(["/run/tidegauge"] if run_dir else [])]
 
 
+@pytest.mark.parametrize(
+    ("source", "run_dir"),
+    [
+        ({"emptyDir": {}}, True),
+        ({"persistentVolumeClaim": {"claimName": "c"}}, True),
+        ({"persistentVolumeClaim": {"claimName": "c", "readOnly": True}}, False),
+        ({"nfs": {"server": "s", "path": "/", "readOnly": True}}, False),
+        ({"configMap": {"name": "c"}}, False),
+        ({"secret": {"secretName": "s"}}, False),
+        ({"projected": {"sources": []}}, False),
+        ({"downwardAPI": {"items": []}}, False),
+        ({"image": {"reference": "i"}}, False),
+    ],
+)
+def test_a_volume_that_is_read_only_by_itself_leaves_the_run_directory_out(source: Pod, run_dir: bool) -> None:
+    given_pod = pod({"name": "main", "volumeMounts": [{"name": "theirs", "mountPath": "/run"}]})
+    given_pod["spec"]["volumes"] = [{"name": "theirs", **source}]
+    places = [one["mountPath"] for one in injected(given_pod)["spec"]["containers"][0]["volumeMounts"]]
+    assert places == ["/run", "/tidegauge", *(["/run/tidegauge"] if run_dir else [])]
+
+
+@pytest.mark.parametrize(("place", "run_dir"), [("/run/tidegauge", False), ("/dev/xvda", True)])
+def test_a_block_device_takes_its_place_as_a_mount_does(place: str, run_dir: bool) -> None:
+    device = {"name": "disk", "devicePath": place}
+    after = injected(pod({"name": "main", "volumeDevices": [device]}))
+    places = [one["mountPath"] for one in after["spec"]["containers"][0]["volumeMounts"]]
+    assert places == ["/tidegauge", *(["/run/tidegauge"] if run_dir else [])]
+    outcome = plan(pod({"name": "main", "volumeDevices": [{**device, "devicePath": "/tidegauge"}]}))
+    assert outcome.warnings == ("container main has a volume at /tidegauge: it is not watched",)
+
+
 def test_every_watched_container_has_a_run_directory_of_its_own_and_others_have_none() -> None:
     after = injected(pod({"name": "a"}, {"name": "b"}, {"name": "c"}, containers="c,a"))
     assert after["spec"]["initContainers"][0]["args"] == ["a", "c"]
@@ -257,6 +288,17 @@ def test_for_its_namespaces_sake_no_pythonpath_of_an_image_is_hidden(
         assert environ(after)["PYTHONPATH"] == names.PYTHONPATH_ENTRY + path
 
 
+@pytest.mark.parametrize("kind", ["configMapKeyRef", "secretKeyRef"])
+def test_for_its_namespaces_sake_an_optional_pythonpath_is_not_known(kind: str) -> None:
+    """Where its key is missing, the image's counts."""
+    for optional, reason in ((True, "image_unknown"), (False, None)):
+        source = {kind: {"name": "n", "key": "k", "optional": optional}}
+        container = {"name": "main", "resources": ONE_GPU, "env": [{"name": "PYTHONPATH", "valueFrom": source}]}
+        for declared in (None, ""):
+            outcome = plan(pod(container, labels={}), namespace={PROFILE_LABEL: "auto"}, declared=declared)
+            assert (outcome.reason or None) == reason
+
+
 def test_for_its_own_labels_sake_a_pod_is_watched_whatever_its_image_sets_and_its_namespace_may_say_it() -> None:
     assert environ(injected(pod()))["PYTHONPATH"] == names.PYTHONPATH_ENTRY
     given_pod = pod()
@@ -287,7 +329,10 @@ def test_a_container_that_ends_before_the_others_begin_is_no_sidecar() -> None:
     given_pod["spec"]["initContainers"] = sidecars()
     outcome = plan(given_pod)
     assert isinstance(outcome, Skipped)
-    assert outcome.warnings == (f"annotation {CONTAINERS}: no container is named setup (main, log, server)",)
+    assert outcome.warnings == (
+        f"annotation {CONTAINERS}: no container is named setup (main, log, server)",
+        "no container of the pod is watched",
+    )
 
 
 def test_the_owner_may_name_the_containers() -> None:
@@ -297,6 +342,14 @@ def test_the_owner_may_name_the_containers() -> None:
     assert outcome.warnings == (f"annotation {CONTAINERS}: no container is named z (a, b)",)
     after = patched(given_pod, outcome.operations, Patch.JSON)
     assert ["env" in one for one in after["spec"]["containers"]] == [True, False]
+
+
+@pytest.mark.parametrize("blank", ["", "/", ",", " , "])
+def test_an_annotation_that_names_no_container_of_the_pod_has_a_warning_that_nothing_is_watched(blank: str) -> None:
+    outcome = plan(pod(containers=blank))
+    assert outcome.reason == "nothing_to_watch"
+    assert f"annotation {CONTAINERS}" in outcome.warnings[0]
+    assert outcome.warnings[-1] == "no container of the pod is watched"
 
 
 def test_a_pod_of_very_many_containers_stays_small() -> None:
@@ -310,11 +363,23 @@ def test_the_init_container_asks_for_no_more_than_the_one_that_waits_for_it() ->
         "limits": {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "8"},
     }
     given_pod = pod({"name": "main", "resources": resources})
-    same = {"cpu": "8", "memory": "64Gi"}
+    same = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "0"}
     assert injected(given_pod)["spec"]["initContainers"][0]["resources"] == {"requests": same, "limits": same}
-    small = {"limits": {"cpu": "1", "memory": "64Mi"}}
-    options = InjectionOptions("i", probe_resources=small)
-    assert injected(given_pod, options=options)["spec"]["initContainers"][0]["resources"] == small
+    none, small = {"nvidia.com/gpu": "0"}, {"cpu": "1", "memory": "64Mi"}
+    options = InjectionOptions("i", probe_resources={"limits": small})
+    found = injected(given_pod, options=options)["spec"]["initContainers"][0]["resources"]
+    assert found == {"requests": none, "limits": small | none}
+
+
+def test_the_init_container_asks_for_none_of_any_device_in_the_pod_so_that_no_limit_range_gives_it_some() -> None:
+    """A LimitRange's ``max`` is the default of a container that does not name the device."""
+    given_pod = pod(
+        {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "rdma/hca": "1", "hugepages-2Mi": "4Mi"}}},
+        {"name": "side", "resources": {"requests": {"nvidia.com/mig-1g.5gb": "1"}}},
+    )
+    given_pod["spec"]["initContainers"] = [{"name": "before", "resources": {"limits": {"amd.com/gpu": "1"}}}]
+    none = dict.fromkeys(["amd.com/gpu", "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "rdma/hca"], "0")
+    assert injected(given_pod)["spec"]["initContainers"][0]["resources"] == {"requests": none, "limits": none}
 
 
 HALF = {"requests": {"cpu": "1", "memory": "8Gi"}, "limits": {"cpu": "2", "memory": "8Gi"}}

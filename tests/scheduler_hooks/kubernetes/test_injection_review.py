@@ -64,6 +64,13 @@ def test_the_namespaces_label_counts_where_the_pod_says_nothing() -> None:
     assert unknown.counts() == {("injected", ""): 0, ("failed", ""): 0, ("skipped", "not_asked"): 1}
 
 
+def test_a_pod_that_is_too_large_has_a_warning_if_it_asks() -> None:
+    large = {**POD, "spec": {"containers": [{"name": "main", "args": ["x" * MAX_POD_BYTES]}]}}
+    [warning] = response(injector(), question(large))["warnings"]
+    assert "not watched: its description is larger than 1 MiB" in warning
+    assert "warnings" not in response(injector(), question({**large, "metadata": {"name": "p"}}))
+
+
 def test_warnings_are_short_and_printable() -> None:
     shouted = {**POD, "metadata": {"name": "p", "labels": {PROFILE_LABEL: "\x1b[31m" + "x" * 500}}}
     (warning,) = response(injector(), question(shouted))["warnings"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, NamedTuple
 
 from tidegauge.core.alloc_conf import ALLOCATOR_VARIABLES
@@ -84,7 +85,9 @@ def _with_probe(variables: Sequence[Variable], image_pythonpath: str) -> list[Va
     last = places[-1]
     theirs = variables[last]
     if theirs.get("valueFrom"):
-        ours = [{**theirs, "name": OWN_PYTHONPATH}, _pythonpath(f"$({OWN_PYTHONPATH})")]
+        taken = {variable["name"] for variable in variables}
+        own = next(name for n in count() if (name := f"{OWN_PYTHONPATH}_{n}" if n else OWN_PYTHONPATH) not in taken)
+        ours = [{**theirs, "name": own}, _pythonpath(f"$({own})")]
     else:
         ours = [_pythonpath(theirs.get("value") or "")]
     return [*variables[:last], *ours, *variables[last + 1 :]]

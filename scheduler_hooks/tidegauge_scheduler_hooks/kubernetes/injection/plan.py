@@ -144,7 +144,7 @@ def plan_injection(
     operations: list[Mapping[str, Any]] = []
     watched: list[Mapping[str, Any]] = []
     for path, container in chosen:
-        new_mounts, left_out = mounts(container, volume_name)
+        new_mounts, left_out = mounts(container, volume_name, spec.get("volumes") or [])
         warnings += left_out
         if not new_mounts:
             continue
@@ -157,6 +157,7 @@ def plan_injection(
         operations.append({"op": "add", "path": f"{path}/env", "value": environment.variables})
         operations += _added(f"{path}/volumeMounts", container.get("volumeMounts"), new_mounts)
     if not watched:
+        warnings += [] if chosen else ["no container of the pod is watched"]
         return Skipped("nothing_to_watch", tuple(dict.fromkeys(warnings)))
     operations += _added("/spec/volumes", spec.get("volumes"), [volume(volume_name)])
     operations.append(_init_container(spec, probe_container(spec, watched, volume_name, options)))
@@ -208,6 +209,7 @@ def _chosen(
         unknown = sorted(wanted - {one["name"] for _, one in chosen})
         names = ", ".join(one["name"] for _, one in beside[:MAX_WATCHED])
         warnings = [f"annotation {CONTAINERS}: no container is named {unknown[0][:63]} ({names})"] if unknown else []
+        warnings += [] if wanted else [f"annotation {CONTAINERS} names no container ({names})"]
     else:
         with_gpu = [beside[place] for place in with_gpus([one for _, one in beside])]
         chosen = with_gpu if with_gpu or gpu_only else regular
@@ -224,8 +226,14 @@ def _with_known_path(chosen: Sequence[_Placed], *, declared: bool, by_pod: bool)
     namespace's, which knows the images but no pod."""
     known, warnings = [], []
     for path, container in chosen:
-        sets_it = any(variable["name"] == "PYTHONPATH" for variable in container.get("env") or [])
-        if sets_it or by_pod or (declared and not container.get("envFrom")):
+        theirs = [one for one in container.get("env") or [] if one["name"] == "PYTHONPATH"]
+        optional = bool(theirs) and _is_optional(theirs[-1])
+        if optional:
+            warnings.append(
+                f"container {container['name']} is not watched for its namespace's sake: its PYTHONPATH is from an "
+                "optional key, and may be its image's"
+            )
+        elif theirs or by_pod or (declared and not container.get("envFrom")):
             known.append((path, container))
         else:
             whose = "its envFrom may set" if declared else "its image may set"
@@ -234,6 +242,11 @@ def _with_known_path(chosen: Sequence[_Placed], *, declared: bool, by_pod: bool)
                 f'Say which, or "" for none, by the annotation {IMAGE_PYTHONPATH}'
             )
     return known, warnings
+
+
+def _is_optional(variable: Mapping[str, Any]) -> bool:
+    """Whether it may not be set in the end: its ConfigMap's or Secret's key may be missing."""
+    return any((source or {}).get("optional") for source in (variable.get("valueFrom") or {}).values())
 
 
 def common_variables(

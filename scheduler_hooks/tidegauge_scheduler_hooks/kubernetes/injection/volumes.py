@@ -40,6 +40,8 @@ length while 64 MiB are free. It counts as memory of the pod."""
 PROBE_USER = 65534
 """The init container's user where the pod names root. Else it names none, as OpenShift refuses all but a namespace's
 own: it is the pod's, or the namespace's, or the probe image's."""
+_READ_ONLY = ("configMap", "downwardAPI", "image", "projected", "secret")
+"""Volumes that the kubelet always mounts read-only."""
 _COPIED = ("cpu", "memory", "ephemeral-storage")
 
 
@@ -53,13 +55,20 @@ def volume(name: str) -> Mapping[str, Any]:
     return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": f"{SIZE_LIMIT_BYTES >> 20}Mi"}}
 
 
-def mounts(container: Mapping[str, Any], name: str) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """Mounts for a watched container, and warnings. None where the owner has mounted something at the probe's place;
-    without the run directory the probe writes to /dev/shm, where agents look as well.
+def mounts(
+    container: Mapping[str, Any], name: str, volumes: Sequence[Mapping[str, Any]] = ()
+) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Mounts for a watched container, and warnings. None where the owner has something at the probe's place;
+    without the run directory the probe writes to /dev/shm, where agents look as well. ``volumes``: the pod's.
 
     ``subPath``: the kubelet makes a missing folder when the container starts, with the volume's mode; the init
     container has made both by then, the run directories with a sticky bit that the volume does not have."""
-    theirs = [(_place(mount), bool(mount.get("readOnly"))) for mount in container.get("volumeMounts") or []]
+    fixed = {one.get("name") for one in volumes if _is_read_only(one)}
+    theirs = [
+        (_place(mount.get("mountPath")), bool(mount.get("readOnly")) or mount.get("name") in fixed)
+        for mount in container.get("volumeMounts") or []
+    ]
+    theirs += [(_place(device.get("devicePath")), False) for device in container.get("volumeDevices") or []]
     if _in_the_way(PROBE_FOLDER, theirs):
         return [], [f"container {container['name']} has a volume at {PROBE_FOLDER}: it is not watched"]
     found: list[Mapping[str, Any]] = [
@@ -90,7 +99,7 @@ def probe_container(
         "image": options.probe_image,
         "command": list(INSTALL_COMMAND),
         "args": [container["name"] for container in watched],
-        "resources": _resources(spec, watched[0], options.probe_resources),
+        "resources": _without_devices(spec, _resources(spec, watched[0], options.probe_resources)),
         "securityContext": security,
         "volumeMounts": [{"name": volume_name, "mountPath": INSTALL_COMMAND[1]}],
     }
@@ -106,6 +115,17 @@ def _resources(
         return wanted
     alike = {**_like(waiting).get("limits", {}), **(wanted.get("requests") or {}), **(wanted.get("limits") or {})}
     return {"requests": alike, "limits": alike}
+
+
+def _without_devices(spec: Mapping[str, Any], resources: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same, and explicitly none of each device (a resource with a domain) that a container of the pod names: else a
+    LimitRange with a ``max`` for it gives the init container that many (``SetDefaults_LimitRangeItem``), of which a
+    quota and the scheduler count. One for other devices has given them to the pod's own containers
+    already: the LimitRanger comes before webhooks."""
+    theirs = [one.get("resources") or {} for part in ("initContainers", "containers") for one in spec.get(part) or []]
+    names = {name for amounts in theirs for part in ("requests", "limits") for name in amounts.get(part) or {}}
+    none = {name: "0" for name in sorted(names) if "/" in name}
+    return {part: {**none, **(resources.get(part) or {})} for part in ("requests", "limits")} if none else resources
 
 
 def _is_guaranteed(spec: Mapping[str, Any]) -> bool:
@@ -133,9 +153,16 @@ def _like(container: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _place(mount: Mapping[str, Any]) -> str:
+def _is_read_only(one: Mapping[str, Any]) -> bool:
+    """Whether nothing can be made in a volume, whatever its mount says: by what it is, or because it says so."""
+    return any(
+        kind in _READ_ONLY or bool((source or {}).get("readOnly")) for kind, source in one.items() if kind != "name"
+    )
+
+
+def _place(given: Any) -> str:
     """The mount point; /var/run is /run in nearly every image."""
-    path = posixpath.normpath(str(mount.get("mountPath") or "/"))
+    path = posixpath.normpath(str(given or "/"))
     return path.removeprefix("/var") if path == "/var/run" or path.startswith("/var/run/") else path
 
 

@@ -21,7 +21,13 @@ from tidegauge.http.connections import ServerLimits
 from tidegauge.http.server import App, HttpRequest, HttpServer, Response, Routes, text_error
 from tidegauge_scheduler_hooks.kubernetes.injection.history import submitted_name
 from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import PodSettings, own_settings
-from tidegauge_scheduler_hooks.kubernetes.injection.plan import IMAGE_UNKNOWN, Injection, Skipped, plan_injection
+from tidegauge_scheduler_hooks.kubernetes.injection.plan import (
+    IMAGE_UNKNOWN,
+    Injection,
+    Skipped,
+    asked_level,
+    plan_injection,
+)
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 
 _logger = logging.getLogger(__name__)
@@ -96,7 +102,11 @@ class Injector:
         if (request.get("resource") or {}).get("resource") != "pods" or request.get("operation") != "CREATE":
             return Skipped("no_new_pod")
         if size_bytes > MAX_POD_BYTES:
-            return Skipped("too_large")
+            labels = (request["object"].get("metadata") or {}).get("labels") or {}
+            asks = asked_level(labels, {})[0] not in (None, "off")
+            return Skipped(
+                "too_large", ("the pod is not watched: its description is larger than 1 MiB",) if asks else ()
+            )
         namespace = request["namespace"]
         outcome = plan_injection(
             request["object"],
