@@ -47,7 +47,7 @@ SAYS_NOTHING = TeamWord()
 
 
 class ReadPolicy(NamedTuple):
-    """One policy. What is refused of it is in force as if it had not been said."""
+    """One policy. What is refused of it gives nothing."""
 
     word: TeamWord
     refused: tuple[str, ...]
@@ -56,11 +56,15 @@ class ReadPolicy(NamedTuple):
 
 def read_policy(obj: Object) -> ReadPolicy:
     """Of an object that may have been written under another definition of the kind. An action that is not known is
-    not allowed by naming it, and an entry that is no list allows nothing: what is unclear is not done."""
+    not allowed by naming it, and a part that is not understood, which may narrow, allows nothing: what is unclear is
+    not done."""
     spec, refused = obj.get("spec"), list[str]()
-    spec = spec if isinstance(spec, Mapping) else {}
+    if not isinstance(spec, Mapping):
+        spec = {}
+        refused.append("spec is not an object")
     known_parts = {"allowedActions", "mayRequeue", "minSeverity", "minAgeSeconds"}
     refused += [f"{str(name)[:MAX_QUOTED_CHARS]} is not known" for name in spec.keys() - known_parts]
+    not_understood = bool(refused)
     allowed = frozenset(ActionKind)
     if "allowedActions" in spec:
         listed = spec["allowedActions"]
@@ -73,13 +77,15 @@ def read_policy(obj: Object) -> ReadPolicy:
         allowed = ALWAYS | {known[word] for word in words if word in known}
     min_severity = next((one for one in SEVERITIES if one.value == spec.get("minSeverity")), None)
     if "minSeverity" in spec and min_severity is None:
-        allowed = ALWAYS
+        not_understood = True
         refused.append(f"minSeverity is none of {', '.join(one.value for one in SEVERITIES)}")
     min_age_s = spec.get("minAgeSeconds")
     if min_age_s is not None and not (type(min_age_s) is int and 0 < min_age_s <= MAX_AGE_S):
-        allowed, min_age_s = ALWAYS, None
+        not_understood, min_age_s = True, None
         refused.append(f"minAgeSeconds is no whole number from 1 to {MAX_AGE_S}")
-    may_requeue = spec.get("mayRequeue", False) is True
+    may_requeue = spec.get("mayRequeue", False) is True and not not_understood
+    if not_understood:
+        allowed = ALWAYS
     if may_requeue and ActionKind.REQUEUE not in allowed:
         may_requeue = False
         refused.append("mayRequeue allows what allowedActions leaves out")

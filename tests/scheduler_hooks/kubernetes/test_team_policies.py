@@ -53,7 +53,8 @@ def test_policy_narrows_what_is_done_and_never_what_is_told() -> None:
         ({"allowedActions": ["notify"]}, set(), "'notify' is not an action"),
         ({"allowedActions": "cap"}, set(), "allowedActions is not a list"),
         ({"allowedActions": ["cap"], "mayRequeue": True}, {"cap"}, "mayRequeue allows what allowedActions leaves out"),
-        ({"thresholds": {}}, set(WORDS), "thresholds is not known"),
+        ({"thresholds": {}}, set(), "thresholds is not known"),
+        ({"allowedActions": ["cap"], "mayRequeue": True, "onlyAtNight": True}, set(), "onlyAtNight is not known"),
         ({"minSeverity": "note"}, set(), "minSeverity is none of warning, critical"),
         ({"minSeverity": None}, set(), "minSeverity is none of warning, critical"),
         ({"minAgeSeconds": "1h"}, set(), "minAgeSeconds is no whole number from 1 to 604800"),
@@ -70,6 +71,17 @@ def test_part_that_is_not_understood_is_refused_and_allows_nothing(
     accepted, message = acceptance(read)
     assert not accepted
     assert message.endswith(f"Refused: {refused}")
+
+
+def test_spec_that_is_no_object_allows_nothing() -> None:
+    read = read_policy({**policy(), "spec": ["cap"]})
+    assert (read.word.allowed, read.refused) == (ALWAYS, ("spec is not an object",))
+
+
+def test_status_of_a_policy_from_a_newer_definition_says_that_nothing_is_done() -> None:
+    assert acceptance(read_policy(policy(newThing=True))) == (
+        False, "Done in this namespace, beside messages: nothing. Refused: newThing is not known"
+    )  # fmt: skip
 
 
 def test_status_says_what_is_in_force() -> None:
@@ -158,6 +170,12 @@ class CountedPolicies(TeamPolicies):
     def by_namespace(self) -> Mapping[str, TeamWord]:
         self.reads += 1
         return super().by_namespace()
+
+
+def test_policy_from_a_newer_definition_lets_nothing_be_done(world: PolicyWorld) -> None:
+    job = world.start_job()
+    world.says(newThing=True)
+    assert world.may(job) == {ActionKind.NOTIFY}
 
 
 def test_policies_are_read_once_for_all_workloads(world: PolicyWorld) -> None:
