@@ -112,7 +112,8 @@ class Connection:
                     str(self._kubeconfig), client_configuration=configuration, persist_config=False
                 )
         except (ConfigException, yaml.YAMLError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
-            raise PermanentError(f"no credentials for a Kubernetes API server: {self._whence}: {error}") from error
+            why = " ".join(str(error).split())  # one of YAML has lines
+            raise PermanentError(f"no credentials for a Kubernetes API server: {self._whence}: {why}") from error
         return ApiClient(configuration)
 
     @property
