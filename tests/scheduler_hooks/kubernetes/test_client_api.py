@@ -98,7 +98,7 @@ def test_a_patch_that_is_not_of_its_kind_is_not_sent(world: World) -> None:
     assert world.requests == []
 
 
-@pytest.mark.parametrize("name", ["", ".", ".."])
+@pytest.mark.parametrize("name", ["", ".", "..", "/", "train/status", "../../n1/jobs/train", "train%2Fstatus"])
 def test_a_name_that_would_be_another_path_is_not_sent(world: World, name: str) -> None:
     with pytest.raises(InvalidError):
         world.api.get(JOBS, "research", name)
@@ -106,8 +106,8 @@ def test_a_name_that_would_be_another_path_is_not_sent(world: World, name: str) 
 
 
 def test_a_name_stays_one_part_of_the_path(world: World) -> None:
-    world.api.get(JOBS, "research", "../../secrets?x#y")
-    assert world.requests[0].path == "/apis/batch/v1/namespaces/research/jobs/..%2F..%2Fsecrets%3Fx%23y"
+    world.api.get(JOBS, "research", "train?x#y z")
+    assert world.requests[0].path == "/apis/batch/v1/namespaces/research/jobs/train%3Fx%23y%20z"
 
 
 def test_a_list_is_all_its_pages(world: World) -> None:
