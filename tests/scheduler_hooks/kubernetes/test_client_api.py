@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from scheduler_hooks.kubernetes.scripted_api import Reply, ScriptedApi, Seen
 from tidegauge_scheduler_hooks.kubernetes.client import api as client_api
 from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi, open_api
+from tidegauge_scheduler_hooks.kubernetes.injection.webhook import MAX_CONNECTIONS
 from tidegauge_scheduler_hooks.kubernetes.ports import (
     JOBS,
     NAMESPACES,
@@ -23,7 +26,7 @@ from tidegauge_scheduler_hooks.kubernetes.ports import (
     Patch,
 )
 from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
-from waiting import eventually
+from waiting import PATIENCE_S, eventually
 
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}, "spec": {"notYetInvented": [1, None]}}
 
@@ -288,3 +291,19 @@ def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(PermanentError, match="broken"):
         open_api(path)
+
+
+def test_requests_of_all_that_the_webhook_answers_at_once_are_no_log_lines(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    together = threading.Barrier(MAX_CONNECTIONS)
+
+    def answer(_: Seen) -> Reply:
+        together.wait(PATIENCE_S)
+        return Reply(body=JOB)
+
+    world.says = answer
+    api = open_api(world.kubeconfig, qps=1000.0, burst=MAX_CONNECTIONS, timeout_s=PATIENCE_S)
+    with ThreadPoolExecutor(MAX_CONNECTIONS) as threads:
+        list(threads.map(lambda _: api.get(JOBS, "research", "train"), range(MAX_CONNECTIONS)))
+    assert not [record for record in caplog.records if record.name == "urllib3.connectionpool"]
