@@ -40,7 +40,7 @@ class UserCluster:
             if chosen is None:
                 known = ", ".join(one["name"] for one in contexts)
                 raise PermanentError(f"the kubeconfig has no context {context!r}; its contexts are {known}")
-            with self._told_problems():
+            with self._logged_problems():
                 self._client = new_client_from_config(  # type: ignore[no-untyped-call] # the same
                     kubeconfig, context=chosen["name"], persist_config=False
                 )
@@ -80,27 +80,27 @@ class UserCluster:
         return answer
 
     def _show_token(self, headers: dict[str, str], method: str, path: str) -> None:
-        with self._told_problems():
+        with self._logged_problems():
             self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, None)
 
     @contextmanager
-    def _told_problems(self) -> Iterator[None]:
+    def _logged_problems(self) -> Iterator[None]:
         """Raises ``PermanentError`` with what the library only logs: that a login program is missing, or fails."""
-        told = _Told(logging.ERROR)
-        logging.getLogger().addHandler(told)
+        logged = _RootMessages(logging.ERROR)
+        logging.getLogger().addHandler(logged)
         try:
             yield
         finally:
-            logging.getLogger().removeHandler(told)
-        if told.messages:
-            raise self._unusable(told.messages[-1])
+            logging.getLogger().removeHandler(logged)
+        if logged.messages:
+            raise self._unusable(logged.messages[-1])
 
     def _unusable(self, why: str) -> PermanentError:
         advice = "see `kubectl config view`, or name another with --kubeconfig FILE"
         return PermanentError(f"the kubeconfig {self._whence} cannot be used: {' '.join(why.split())}; {advice}")
 
 
-class _Told(logging.Handler):
+class _RootMessages(logging.Handler):
     """Keeps messages of the root logger, with which the library logs, and which without a handler prints them."""
 
     def __init__(self, level: int) -> None:
