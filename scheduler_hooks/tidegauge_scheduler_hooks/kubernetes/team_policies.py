@@ -6,7 +6,7 @@ one: what each of them allows, when each of them does, and may be requeued if on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tidegauge.core.incidents.actions import ActionKind
@@ -22,6 +22,7 @@ NARROWED = tuple(action for action in ActionKind if action not in ALWAYS)
 SEVERITIES = (Severity.WARNING, Severity.CRITICAL)
 MAX_AGE_S = 7 * 86400
 MAX_QUOTED_CHARS = 40
+MAX_NAMES = 3
 
 
 class TeamWord(NamedTuple):
@@ -40,14 +41,14 @@ class TeamWord(NamedTuple):
         """Why the action is not allowed, for people."""
         if action in self.allowed:
             return None
-        return f"MemoryPolicy {', '.join(self.said_by)} of its namespace does not allow it"
+        return f"MemoryPolicy {_named(self.said_by)} of its namespace does not allow it"
 
 
 SAYS_NOTHING = TeamWord()
 
 
 class ReadPolicy(NamedTuple):
-    """One policy. What is refused of it is in force as if it had not been said."""
+    """One policy. What is refused of it gives nothing."""
 
     word: TeamWord
     refused: tuple[str, ...]
@@ -56,11 +57,15 @@ class ReadPolicy(NamedTuple):
 
 def read_policy(obj: Object) -> ReadPolicy:
     """Of an object that may have been written under another definition of the kind. An action that is not known is
-    not allowed by naming it, and an entry that is no list allows nothing: what is unclear is not done."""
+    not allowed by naming it, and a part that is not understood, which may narrow, allows nothing: what is unclear is
+    not done."""
     spec, refused = obj.get("spec"), list[str]()
-    spec = spec if isinstance(spec, Mapping) else {}
+    if not isinstance(spec, Mapping):
+        spec = {}
+        refused.append("spec is not an object")
     known_parts = {"allowedActions", "mayRequeue", "minSeverity", "minAgeSeconds"}
     refused += [f"{str(name)[:MAX_QUOTED_CHARS]} is not known" for name in spec.keys() - known_parts]
+    not_understood = bool(refused)
     allowed = frozenset(ActionKind)
     if "allowedActions" in spec:
         listed = spec["allowedActions"]
@@ -73,13 +78,15 @@ def read_policy(obj: Object) -> ReadPolicy:
         allowed = ALWAYS | {known[word] for word in words if word in known}
     min_severity = next((one for one in SEVERITIES if one.value == spec.get("minSeverity")), None)
     if "minSeverity" in spec and min_severity is None:
-        allowed = ALWAYS
+        not_understood = True
         refused.append(f"minSeverity is none of {', '.join(one.value for one in SEVERITIES)}")
     min_age_s = spec.get("minAgeSeconds")
     if min_age_s is not None and not (type(min_age_s) is int and 0 < min_age_s <= MAX_AGE_S):
-        allowed, min_age_s = ALWAYS, None
+        not_understood, min_age_s = True, None
         refused.append(f"minAgeSeconds is no whole number from 1 to {MAX_AGE_S}")
-    may_requeue = spec.get("mayRequeue", False) is True
+    may_requeue = spec.get("mayRequeue", False) is True and not not_understood
+    if not_understood:
+        allowed = ALWAYS
     if may_requeue and ActionKind.REQUEUE not in allowed:
         may_requeue = False
         refused.append("mayRequeue allows what allowedActions leaves out")
@@ -102,17 +109,33 @@ def merged_words(words: Iterable[TeamWord]) -> TeamWord:
     )
 
 
-def acceptance(read: ReadPolicy) -> tuple[bool, str]:
-    """Whether all of it is in force, and what is, for people."""
-    allowed = [action.value for action in NARROWED if action in read.word.allowed]
+def in_force(words: Sequence[TeamWord]) -> str:
+    """What all policies of a namespace allow together, and which of several narrow it, for people."""
+    word = merged_words(words)
+    allowed = [action.value for action in NARROWED if action in word.allowed]
     done = "all that the admin's policy decides" if len(allowed) == len(NARROWED) else ", ".join(allowed) or "nothing"
-    requeue = "; workloads may be requeued" if read.word.may_requeue else ""
-    if read.word.min_severity is not None:
-        done += f"; growth at {read.word.min_severity.value} or above"
-    if read.word.min_age_s is not None:
-        done += f"; after {format_duration(read.word.min_age_s)}"
+    if word.min_severity is not None:
+        done += f"; growth at {word.min_severity.value} or above"
+    if word.min_age_s is not None:
+        done += f"; after {format_duration(word.min_age_s)}"
+    if word.may_requeue:
+        done += "; workloads may be requeued"
+    if len(words) > 1:
+        narrowing = merged_words(one for one in words if one._replace(said_by=(), may_requeue=False) != SAYS_NOTHING)
+        done += f", by {_named(word.said_by)} together"
+        done += f"; narrowed by {_named(narrowing.said_by)}" if narrowing.said_by else ""
+    return f"Done in this namespace, beside messages: {done}"
+
+
+def acceptance(read: ReadPolicy, of_namespace: str) -> tuple[bool, str]:
+    """Whether all of the policy is in force, and what is by all of its namespace (``in_force``), for people."""
     refused = f". Refused: {'; '.join(read.refused)}" if read.refused else ""
-    return not read.refused, f"Done in this namespace, beside messages: {done}{requeue}{refused}"
+    return not read.refused, f"{of_namespace}{refused}"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f"{', '.join(names[:MAX_NAMES])}{more}"
 
 
 class TeamPolicies:

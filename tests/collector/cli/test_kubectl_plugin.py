@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,7 +137,7 @@ def test_straight_to_the_head_shows_the_same(site: Site, api: ScriptedApi, capsy
         (["--service", "head", "jobs"], 2, "NAMESPACE/NAME"), (["--audience", "x", "jobs"], 2, "--service-account"),
         (["--service", "other/head", "jobs"], 3, "cannot GET"), (["--server", "head", "jobs"], 2, "https://"),
         (["--service-account", "nobody", "jobs"], 3, "no token for service account nobody in team-a: the API server "),
-        (["--kubeconfig", "/nowhere", "jobs"], 3, "the kubeconfig cannot be used"),
+        (["--kubeconfig", "/nowhere", "jobs"], 3, "the kubeconfig /nowhere cannot be used: "),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("kubeconfig")
@@ -184,3 +186,35 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["jobs", "--help"])
     assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(None, "No configuration found"), ("a: [b\nc: d\n", "expected"), ("just words", "cannot be used"), ("[1]", "")],
+)
+def test_kubeconfig_that_cannot_be_used_is_told_by_name_in_one_line(
+    content: str | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config"
+    if content is not None:
+        path.write_text(content)
+    assert main(["--kubeconfig", str(path), "jobs"]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"kubectl tidegauge: the kubeconfig {path} cannot be used: ")
+    assert says in line
+    assert line.endswith("; see `kubectl config view`, or name another with --kubeconfig FILE")
+
+
+def test_missing_login_program_is_told_and_not_that_there_is_a_certificate(kubeconfig: Path) -> None:
+    config = json.loads(kubeconfig.read_text())
+    program = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-login", "interactiveMode": "Never"}
+    config["users"][0]["user"] = {"exec": program}
+    kubeconfig.write_text(json.dumps(config))
+    found = subprocess.run(
+        [sys.executable, "-m", "tidegauge.cli.kubectl_plugin", "jobs"], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 3
+    (line,) = found.stderr.splitlines()
+    assert "no-such-login" in line
+    assert str(kubeconfig) in line
+    assert "certificate" not in line

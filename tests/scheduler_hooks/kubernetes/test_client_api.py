@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from scheduler_hooks.kubernetes.scripted_api import Reply, ScriptedApi, Seen
 from tidegauge_scheduler_hooks.kubernetes.client import api as client_api
 from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi, open_api
+from tidegauge_scheduler_hooks.kubernetes.injection.webhook import MAX_CONNECTIONS
 from tidegauge_scheduler_hooks.kubernetes.ports import (
     JOBS,
     NAMESPACES,
@@ -23,7 +26,7 @@ from tidegauge_scheduler_hooks.kubernetes.ports import (
     Patch,
 )
 from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
-from waiting import eventually
+from waiting import PATIENCE_S, eventually
 
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}, "spec": {"notYetInvented": [1, None]}}
 
@@ -98,7 +101,7 @@ def test_a_patch_that_is_not_of_its_kind_is_not_sent(world: World) -> None:
     assert world.requests == []
 
 
-@pytest.mark.parametrize("name", ["", ".", ".."])
+@pytest.mark.parametrize("name", ["", ".", "..", "/", "train/status", "../../n1/jobs/train", "train%2Fstatus"])
 def test_a_name_that_would_be_another_path_is_not_sent(world: World, name: str) -> None:
     with pytest.raises(InvalidError):
         world.api.get(JOBS, "research", name)
@@ -106,8 +109,8 @@ def test_a_name_that_would_be_another_path_is_not_sent(world: World, name: str) 
 
 
 def test_a_name_stays_one_part_of_the_path(world: World) -> None:
-    world.api.get(JOBS, "research", "../../secrets?x#y")
-    assert world.requests[0].path == "/apis/batch/v1/namespaces/research/jobs/..%2F..%2Fsecrets%3Fx%23y"
+    world.api.get(JOBS, "research", "train?x#y z")
+    assert world.requests[0].path == "/apis/batch/v1/namespaces/research/jobs/train%3Fx%23y%20z"
 
 
 def test_a_list_is_all_its_pages(world: World) -> None:
@@ -296,3 +299,19 @@ def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(PermanentError, match="broken"):
         open_api(path)
+
+
+def test_requests_of_all_that_the_webhook_answers_at_once_are_no_log_lines(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    together = threading.Barrier(MAX_CONNECTIONS)
+
+    def answer(_: Seen) -> Reply:
+        together.wait(PATIENCE_S)
+        return Reply(body=JOB)
+
+    world.says = answer
+    api = open_api(world.kubeconfig, qps=1000.0, burst=MAX_CONNECTIONS, timeout_s=PATIENCE_S)
+    with ThreadPoolExecutor(MAX_CONNECTIONS) as threads:
+        list(threads.map(lambda _: api.get(JOBS, "research", "train"), range(MAX_CONNECTIONS)))
+    assert not [record for record in caplog.records if record.name == "urllib3.connectionpool"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import urllib.error
 import urllib.request
@@ -103,3 +104,11 @@ def test_pages_are_made_anew_for_every_request() -> None:
 
     with serving({"/n": count}) as server:
         assert [ask(server, "/n")[1], ask(server, "/n")[1]] == ["1", "2"]
+
+
+def test_taken_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use") as told:
+            HealthServer("127.0.0.1", port, {})
+    assert told.value.errno == errno.EADDRINUSE

@@ -14,6 +14,7 @@ from tidegauge_scheduler_hooks.kubernetes.controller.memory_checks import (
     AGAIN_S,
     CONTROLLER_NAME,
     MISFIT_EVENT,
+    UNREADABLE_EVENT,
     MemoryChecks,
 )
 from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import StepCounts
@@ -268,3 +269,20 @@ def test_status_is_applied_with_our_entries_alone(world: CheckedWorld) -> None:
     assert call.subresource == "status"
     assert [one["name"] for one in call.body["status"]["admissionChecks"]] == ["gpu-memory"]
     assert set(call.body) == {"apiVersion", "kind", "metadata", "status"}
+
+
+@pytest.mark.parametrize("on_template", [False, True])
+def test_annotation_that_cannot_be_read_is_told_by_name(tmp_path: Path, on_template: bool) -> None:
+    world = CheckedWorld(tmp_path, needs=None)
+
+    def state_need(job: Any) -> None:
+        metadata = job["spec"]["template"].setdefault("metadata", {}) if on_template else job["metadata"]
+        metadata.setdefault("annotations", {})[NEEDED_MEMORY] = "-5Gi\n"
+
+    world.submit(state_need)
+    world.kueue.look()
+    world.kueue.look()
+    world.work()
+    told = f"Not compared: its annotation {NEEDED_MEMORY} is '-5Gi?', no amount of memory as 61Gi is"
+    assert (world.state()["state"], world.state()["message"]) == ("Ready", told)
+    assert [one["note"] for one in world.kube.list(EVENTS) if one["reason"] == UNREADABLE_EVENT] == [told]

@@ -42,6 +42,7 @@ def needs(tmp_path: Path) -> RecordedNeeds:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("61Gi", 61 * GIB), ("61 GiB", 61 * GIB), ("0.5Gi", GIB // 2), ("80G", 80 * 10**9), ("1048576", 1 << 20),
+     ("61e9", 61 * 10**9), ("6.1E+10", 61 * 10**9), ("61e9Gi", None), ("1e99", None), ("NaN", None), ("-5Gi", None),
      ("", None), (None, None), ("0Gi", None), ("-1Gi", None), ("much", None), ("9" * 15 + "Ti", None)],
 )  # fmt: skip
 def test_memory_is_read_as_kubernetes_and_people_write_it(text: str | None, expected: int | None) -> None:

@@ -27,6 +27,7 @@ from tidegauge_scheduler_hooks.kubernetes.team_policies import (
     TeamPolicies,
     TeamWord,
     acceptance,
+    in_force,
     merged_words,
     read_policy,
 )
@@ -53,7 +54,8 @@ def test_policy_narrows_what_is_done_and_never_what_is_told() -> None:
         ({"allowedActions": ["notify"]}, set(), "'notify' is not an action"),
         ({"allowedActions": "cap"}, set(), "allowedActions is not a list"),
         ({"allowedActions": ["cap"], "mayRequeue": True}, {"cap"}, "mayRequeue allows what allowedActions leaves out"),
-        ({"thresholds": {}}, set(WORDS), "thresholds is not known"),
+        ({"thresholds": {}}, set(), "thresholds is not known"),
+        ({"allowedActions": ["cap"], "mayRequeue": True, "onlyAtNight": True}, set(), "onlyAtNight is not known"),
         ({"minSeverity": "note"}, set(), "minSeverity is none of warning, critical"),
         ({"minSeverity": None}, set(), "minSeverity is none of warning, critical"),
         ({"minAgeSeconds": "1h"}, set(), "minAgeSeconds is no whole number from 1 to 604800"),
@@ -67,17 +69,33 @@ def test_part_that_is_not_understood_is_refused_and_allows_nothing(
     assert {action.value for action in read.word.allowed - ALWAYS} == allowed
     assert not read.word.may_requeue
     assert read.refused == (refused,)
-    accepted, message = acceptance(read)
+    accepted, message = acceptance(read, in_force([read.word]))
     assert not accepted
     assert message.endswith(f"Refused: {refused}")
 
 
-def test_status_says_what_is_in_force() -> None:
-    assert acceptance(read_policy(policy(allowedActions=["cap", "requeue"], mayRequeue=True))) == (
-        True, "Done in this namespace, beside messages: cap, requeue; workloads may be requeued"
+def test_spec_that_is_no_object_allows_nothing() -> None:
+    read = read_policy({**policy(), "spec": ["cap"]})
+    assert (read.word.allowed, read.refused) == (ALWAYS, ("spec is not an object",))
+
+
+def test_status_of_a_policy_from_a_newer_definition_says_that_nothing_is_done() -> None:
+    read = read_policy(policy(newThing=True))
+    assert acceptance(read, in_force([read.word])) == (
+        False, "Done in this namespace, beside messages: nothing. Refused: newThing is not known"
     )  # fmt: skip
-    assert acceptance(read_policy(policy(allowedActions=[])))[1].endswith(": nothing")
-    assert acceptance(read_policy(policy(mayRequeue=False)))[1].endswith(": all that the admin's policy decides")
+
+
+def test_status_says_what_is_in_force() -> None:
+    assert said(allowedActions=["cap", "requeue"], mayRequeue=True) == (
+        "Done in this namespace, beside messages: cap, requeue; workloads may be requeued"
+    )
+    assert said(allowedActions=[]).endswith(": nothing")
+    assert said(mayRequeue=False).endswith(": all that the admin's policy decides")
+
+
+def said(**spec: Any) -> str:
+    return in_force([read_policy(policy(**spec)).word])
 
 
 SPECS = st.fixed_dictionaries(
@@ -160,6 +178,12 @@ class CountedPolicies(TeamPolicies):
         return super().by_namespace()
 
 
+def test_policy_from_a_newer_definition_lets_nothing_be_done(world: PolicyWorld) -> None:
+    job = world.start_job()
+    world.says(newThing=True)
+    assert world.may(job) == {ActionKind.NOTIFY}
+
+
 def test_policies_are_read_once_for_all_workloads(world: PolicyWorld) -> None:
     policies = CountedPolicies(world.kube)
     jobs = [world.start_job() for _ in range(3)]
@@ -230,8 +254,8 @@ class StatusWorld:
         for key in keys:
             self.statuses.reconcile(key)
 
-    def condition(self) -> Any:
-        (found,) = self.kube.peek(MEMORY_POLICIES, NAMESPACE, "team")["status"]["conditions"]
+    def condition(self, name: str = "team") -> Any:
+        (found,) = self.kube.peek(MEMORY_POLICIES, NAMESPACE, name)["status"]["conditions"]
         return found
 
 
@@ -256,3 +280,42 @@ def test_status_is_written_once_for_each_generation() -> None:
     world.work()
     assert (world.condition()["status"], world.condition()["reason"]) == ("False", "PartsRefused")
     assert world.condition()["lastTransitionTime"] != first["lastTransitionTime"]
+
+
+def test_status_of_each_of_several_says_what_is_in_force_and_which_one_narrows() -> None:
+    world = StatusWorld()
+    world.kube.put(MEMORY_POLICIES, policy("wide", mayRequeue=True))
+    world.kube.put(MEMORY_POLICIES, policy("others", "team-b", allowedActions=["hold"]))
+    world.work()
+    alone = "Done in this namespace, beside messages: all that the admin's policy decides; workloads may be requeued"
+    assert world.condition("wide")["message"] == alone
+    world.kube.put(MEMORY_POLICIES, policy("narrow", allowedActions=[]))
+    world.work()
+    both = "Done in this namespace, beside messages: nothing, by narrow, wide together; narrowed by narrow"
+    assert {world.condition(name)["message"] for name in ("wide", "narrow")} == {both}
+    world.kube.remove(MEMORY_POLICIES, NAMESPACE, "narrow")
+    world.work()
+    assert world.condition("wide")["message"] == alone
+
+
+def test_policy_that_went_while_no_controller_led_is_no_longer_named() -> None:
+    world = StatusWorld()
+    world.kube.put(MEMORY_POLICIES, policy("wide", mayRequeue=True))
+    world.kube.put(MEMORY_POLICIES, policy("narrow", allowedActions=[]))
+    world.work()
+    world.kube.remove(MEMORY_POLICIES, NAMESPACE, "narrow")
+    world.keys.clear()
+    world.statuses.tell_all()
+    world.work()
+    assert "narrow" not in world.condition("wide")["message"]
+
+
+def test_names_of_many_policies_are_cut_to_what_a_status_holds() -> None:
+    reads = [read_policy(policy(f"p{number:03}", allowedActions=[])) for number in range(500)]
+    merged = merged_words(read.word for read in reads)
+    assert in_force([read.word for read in reads]).endswith(
+        ": nothing, by p000, p001, p002 and 497 more together; narrowed by p000, p001, p002 and 497 more"
+    )
+    assert merged.why_not(ActionKind.HOLD) == (
+        "MemoryPolicy p000, p001, p002 and 497 more of its namespace does not allow it"
+    )

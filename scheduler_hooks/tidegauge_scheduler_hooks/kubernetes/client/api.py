@@ -310,8 +310,9 @@ def _path(ask: ApiCall) -> str:
 
 
 def _segment(ask: ApiCall, name: str) -> str:
-    # urllib3 resolves dots: a "name" of ".." would be another request.
-    if name in ("", ".", ".."):
+    # urllib3 resolves dots: a "name" of ".." would be another request. Slashes the API server finds, quoted or not; no
+    # object's name has one (k8s.io/apimachinery, IsValidPathSegmentName).
+    if name in ("", ".", "..") or "/" in name or "%" in name:
         raise InvalidError(f"{ask}: {name!r} is not a name")
     return quote(name, safe="")
 

@@ -23,8 +23,8 @@ from urllib3.exceptions import SSLError
 
 from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
 
-MAX_IDLE_CONNECTIONS = 16
-"""Kept open for later requests; more at once are made and closed again."""
+MAX_IDLE_CONNECTIONS = 64
+"""Kept open for later requests: as many as the webhook answers at once. Of each one more urllib3 warns."""
 RENEW_AFTER_S = 30.0
 """Refused credentials are read again, but not more often than this."""
 
@@ -112,7 +112,8 @@ class Connection:
                     str(self._kubeconfig), client_configuration=configuration, persist_config=False
                 )
         except (ConfigException, yaml.YAMLError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
-            raise PermanentError(f"no credentials for a Kubernetes API server: {self._whence}: {error}") from error
+            why = " ".join(str(error).split())  # one of YAML has lines
+            raise PermanentError(f"no credentials for a Kubernetes API server: {self._whence}: {why}") from error
         return ApiClient(configuration)
 
     @property

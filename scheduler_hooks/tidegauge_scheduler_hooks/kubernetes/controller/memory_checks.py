@@ -19,7 +19,7 @@ from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.events import cut, record_event, regarding_owner
 from tidegauge_scheduler_hooks.kubernetes.kueue import ADMISSION_CHECKS, QUEUE_WORKLOADS, RESOURCE_FLAVORS
 from tidegauge_scheduler_hooks.kubernetes.memory_check.judging import FitAnswer, gpu_pod_sets, judge
-from tidegauge_scheduler_hooks.kubernetes.memory_check.needs import RecordedNeeds, stated_need
+from tidegauge_scheduler_hooks.kubernetes.memory_check.needs import RecordedNeeds, stated_need, unreadable_need
 from tidegauge_scheduler_hooks.kubernetes.owners import at, condition, controller_of, is_true, time_s, timestamp
 from tidegauge_scheduler_hooks.kubernetes.ports import KubeApi, Object, ObjectStore, Resource, Watches
 from tidegauge_scheduler_hooks.kubernetes.statuses import apply_status
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 CONTROLLER_NAME = PREFIX + "memory"
 MISFIT_EVENT = "GpuMemoryMayNotFit"
+UNREADABLE_EVENT = "GpuMemoryNeedUnreadable"
 MAX_MESSAGE_BYTES = 1024
 AGAIN_S = 2.0
 
@@ -145,9 +146,10 @@ class MemoryChecks:
         if reference is None:
             return judge(pod_sets, None)
         owner = self._owner(reference.uid)
-        stated = None if owner is None else stated_need(annotations_of(owner))
+        said = {} if owner is None else annotations_of(owner)
         namespace = workload["metadata"]["namespace"]
-        return judge(pod_sets, stated or self._needs.of_job(namespace, reference.name, owner))
+        of_job = stated_need(said) or self._needs.of_job(namespace, reference.name, owner)
+        return judge(pod_sets, of_job, unreadable_need(said))
 
     def _write(self, workload: Object, answer: FitAnswer) -> None:
         """Apply the states of all checks of ours: one that was left out would be given up."""
@@ -168,16 +170,18 @@ class MemoryChecks:
         apply_status(self._api, QUEUE_WORKLOADS, metadata, {"admissionChecks": states}, as_read=True)
         log.info("Workload %s/%s: %s", metadata["namespace"], metadata["name"], answer.text)
         if answer.verdict in (FitVerdict.DOES_NOT_FIT, FitVerdict.TOO_CLOSE):
-            self._tell(workload, f"{answer.text}{'. Rejected' if rejected else '. It was not held'}")
+            self._tell(workload, MISFIT_EVENT, f"{answer.text}{'. Rejected' if rejected else '. It was not held'}")
+        elif answer.unreadable:
+            self._tell(workload, UNREADABLE_EVENT, answer.text)
 
-    def _tell(self, workload: Object, note: str) -> None:
+    def _tell(self, workload: Object, reason: str, note: str) -> None:
         """Leave an Event for the job's owner, once for each admission. The answer counts, with or without."""
         job, namespace = controller_of(workload), workload["metadata"]["namespace"]
         regarding = (QUEUE_WORKLOADS, workload) if job is None else regarding_owner(job, namespace)
         reserved = (condition(workload, "QuotaReserved") or {}).get("lastTransitionTime")
         admission = f"{workload['metadata']['uid']}/{reserved}"
         try:
-            record_event(self._api, regarding, reason=MISFIT_EVENT, note=note, decision_id=admission)
+            record_event(self._api, regarding, reason=reason, note=note, decision_id=admission)
         except SchedulerError as error:
             log.warning("the Event for the owner of %s could not be written: %s", workload["metadata"]["name"], error)
 

@@ -40,7 +40,10 @@ class HealthServer(HttpServer):
             ("GET", None): lambda _: Refusal(404, f"not found: try {', '.join(pages)}"),
         }
         super().__init__(App(routes, LIMITS, "controller", text_error), host=host, port=port)
-        self.bind()
+        try:
+            self.bind()
+        except OSError as error:
+            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 
 PREFIX = "tidegauge_controller_"

@@ -1,9 +1,9 @@
-"""Says in the status of each ``MemoryPolicy`` what of it is in force."""
+"""Says in the status of each ``MemoryPolicy`` what is in force in its namespace."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import StepCounts
@@ -11,11 +11,11 @@ from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.owners import condition, timestamp
 from tidegauge_scheduler_hooks.kubernetes.ports import KubeApi, Object, ObjectStore, Resource, Watches
 from tidegauge_scheduler_hooks.kubernetes.statuses import apply_status
-from tidegauge_scheduler_hooks.kubernetes.team_policies import MEMORY_POLICIES, acceptance, read_policy
+from tidegauge_scheduler_hooks.kubernetes.team_policies import MEMORY_POLICIES, acceptance, in_force, read_policy
 
 
 class PolicyStatuses:
-    """Tells ``on_key`` of policies without a status, or with that of an earlier generation."""
+    """Tells ``on_key`` of namespaces with a policy whose status is not, or no longer, what is in force there."""
 
     def __init__(
         self,
@@ -34,8 +34,12 @@ class PolicyStatuses:
         self.stores: dict[Resource, ObjectStore] = {MEMORY_POLICIES: self._store}
 
     def tell_all(self) -> None:
+        by_namespace: dict[str, list[Object]] = {}
         for obj in self._store.all():
-            self._changed(obj, False)
+            by_namespace.setdefault(obj["metadata"]["namespace"], []).append(obj)
+        for namespace, policies in by_namespace.items():
+            if _unsaid(policies):
+                self._on_key(WorkKey(MEMORY_POLICIES.kind, namespace, ""))
 
     @staticmethod
     def covers(key: WorkKey) -> bool:
@@ -43,19 +47,18 @@ class PolicyStatuses:
 
     def reconcile(self, key: WorkKey) -> float | None:
         """As ``Reconciler.reconcile``."""
-        found = self._store.get(key.namespace, key.name)
-        if found is not None and not _is_said(found):
+        policies = [one for one in self._store.all() if one["metadata"]["namespace"] == key.namespace]
+        for policy, accepted, message in _unsaid(policies):
             with self._counts.counting("policy_status"):
-                self._write(found)
+                self._write(policy, accepted, message)
         return None
 
     def _changed(self, obj: Object, deleted: bool) -> None:
         """Called in a watch's thread."""
-        if not deleted and not _is_said(obj):
-            self._on_key(WorkKey(MEMORY_POLICIES.kind, obj["metadata"]["namespace"], obj["metadata"]["name"]))
+        if deleted or not _is_of_generation(obj):
+            self._on_key(WorkKey(MEMORY_POLICIES.kind, obj["metadata"]["namespace"], ""))
 
-    def _write(self, policy: Object) -> None:
-        accepted, message = acceptance(read_policy(policy))
+    def _write(self, policy: Object, accepted: bool, message: str) -> None:
         metadata, before = policy["metadata"], condition(policy, "Accepted")
         since = timestamp(self._now_s())
         if before is not None and before.get("status") == str(accepted):
@@ -71,6 +74,17 @@ class PolicyStatuses:
         apply_status(self._api, MEMORY_POLICIES, metadata, {"conditions": [said]})
 
 
-def _is_said(policy: Object) -> bool:
-    found = condition(policy, "Accepted") or {}
-    return bool(found.get("observedGeneration") == policy["metadata"].get("generation", 0))
+def _unsaid(policies: Sequence[Object]) -> Sequence[tuple[Object, bool, str]]:
+    """Those of one namespace's policies whose status says something else, with what it is to say."""
+    read = [read_policy(policy) for policy in policies]
+    together = in_force([one.word for one in read])
+    to_say = [(policy, *acceptance(one, together)) for policy, one in zip(policies, read, strict=True)]
+    return [one for one in to_say if not _is_of_generation(one[0]) or _condition(one[0]).get("message") != one[2]]
+
+
+def _is_of_generation(policy: Object) -> bool:
+    return bool(_condition(policy).get("observedGeneration") == policy["metadata"].get("generation", 0))
+
+
+def _condition(policy: Object) -> Mapping[str, Any]:
+    return condition(policy, "Accepted") or {}

@@ -10,7 +10,7 @@ from tidegauge.core.units import format_bytes
 from tidegauge.estimator.largest_batch import ERROR_SHARE, fitting_bytes
 from tidegauge.estimator.results import FitVerdict
 from tidegauge_scheduler_hooks.kubernetes.injection.shares import GPU_PREFIXES
-from tidegauge_scheduler_hooks.kubernetes.memory_check.needs import KnownNeed, stated_need
+from tidegauge_scheduler_hooks.kubernetes.memory_check.needs import KnownNeed, stated_need, unreadable_need
 from tidegauge_scheduler_hooks.kubernetes.memory_check.rooms import GpuRoom, room_of
 from tidegauge_scheduler_hooks.kubernetes.owners import at
 from tidegauge_scheduler_hooks.kubernetes.ports import Object
@@ -26,6 +26,8 @@ class GpuPodSet(NamedTuple):
     """By the template's annotation."""
     room: GpuRoom | None
     """The largest of those assigned; ``None``: not known."""
+    unreadable: str | None = None
+    """Why the template's annotation does not count, for people."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class FitAnswer:
 
     text: str
     verdict: FitVerdict | None = None
+    unreadable: bool = False
+    """Whether its owner stated a need that could not be read."""
+
+
+_NOTHING_KNOWN = FitAnswer("Not compared: nothing is known of what it needs")
 
 
 def gpu_pod_sets(workload: Object, flavor: Callable[[str], Object | None]) -> Sequence[GpuPodSet]:
@@ -47,14 +54,23 @@ def gpu_pod_sets(workload: Object, flavor: Callable[[str], Object | None]) -> Se
             selector = at(pod_set, ("template", "spec", "nodeSelector")) or {}
             rooms = [_room(resource, name, flavor(name), selector) for resource, name in gpus.items()]
             room = None if None in rooms else max((one for one in rooms if one is not None), default=None)
-            stated = stated_need(at(pod_set, ("template", "metadata", "annotations")) or {})
-            found.append(GpuPodSet(str(pod_set.get("name")), stated, room))
+            said = at(pod_set, ("template", "metadata", "annotations")) or {}
+            found.append(GpuPodSet(str(pod_set.get("name")), stated_need(said), room, unreadable_need(said)))
     return found
 
 
-def judge(pod_sets: Sequence[GpuPodSet], of_job: KnownNeed | None) -> FitAnswer:
+def judge(pod_sets: Sequence[GpuPodSet], of_job: KnownNeed | None, unreadable: str | None = None) -> FitAnswer:
     """The worst of what is to be said. ``of_job``: of the fullest rank of the whole job, so only what no GPU of it has
-    room for is told not to fit."""
+    room for is told not to fit. ``unreadable``: why the job's annotation does not count."""
+    answer = _judged(pod_sets, of_job)
+    unread = next((why for why in (unreadable, *(one.unreadable for one in pod_sets)) if why is not None), None)
+    if unread is None or not pod_sets:
+        return answer
+    text = f"Not compared: {unread}" if answer is _NOTHING_KNOWN else f"{answer.text}; {unread}"
+    return FitAnswer(text, answer.verdict, unreadable=True)
+
+
+def _judged(pod_sets: Sequence[GpuPodSet], of_job: KnownNeed | None) -> FitAnswer:
     answers = [_compared(one.stated, one.room, f"pods {one.name}: ") for one in pod_sets if one.stated is not None]
     rest = [one.room for one in pod_sets if one.stated is None]
     if rest and of_job is not None:
@@ -63,7 +79,7 @@ def judge(pod_sets: Sequence[GpuPodSet], of_job: KnownNeed | None) -> FitAnswer:
     if not pod_sets:
         return FitAnswer("It asks for no GPU")
     if not answers:
-        return FitAnswer("Not compared: nothing is known of what it needs")
+        return _NOTHING_KNOWN
     judged = [one for one in answers if one.verdict is not None]
     return max(judged, key=lambda one: _ORDER.index(one.verdict or FitVerdict.FITS)) if judged else answers[0]
 

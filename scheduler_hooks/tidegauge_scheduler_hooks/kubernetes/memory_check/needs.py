@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegauge.core.jobs.kubernetes import NEEDED_MEMORY
+from tidegauge.core.text import one_line
 from tidegauge.core.units import format_count
 from tidegauge_scheduler_hooks.kubernetes.owners import controller_of
 from tidegauge_scheduler_hooks.kubernetes.ports import Object
@@ -17,9 +18,11 @@ MAX_FILE_BYTES = 1 << 20
 """As a ConfigMap holds."""
 READ_EVERY_S = 60.0
 MAX_MEMORY_BYTES = 1 << 50
+MAX_QUOTED_CHARS = 40
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{prefix}i": 1 << 10 * power for power, prefix in enumerate("KMGT", start=1)}
-_MEMORY = re.compile(rf"(\d{{1,15}}(?:\.\d{{1,6}})?)\s*({'|'.join(sorted(_UNITS, key=len, reverse=True))})B?")
+_UNIT = "|".join(sorted(_UNITS, key=len, reverse=True))
+_MEMORY = re.compile(rf"(\d{{1,15}}(?:\.\d{{1,6}})?)(?:([eE]\+?\d{{1,2}})|\s*({_UNIT})B?)")
 _GENERATED = "[bcdfghjklmnpqrstvwxz2456789]{5}"
 """What the API server adds to a ``generateName``."""
 
@@ -46,11 +49,11 @@ class RunsOfJob(NamedTuple):
 
 
 def memory_bytes(text: str | None) -> int | None:
-    """Bytes of a quantity as Kubernetes writes it (``61Gi``), or a person (``61 GiB``); ``None``: it is none."""
+    """Bytes of a quantity of Kubernetes (``61Gi``, ``61e9``), or of a person (``61 GiB``); ``None``: it is none."""
     found = _MEMORY.fullmatch((text or "").strip())
     if found is None:
         return None
-    number = float(found[1]) * _UNITS[found[2]]
+    number = float(found[1] + (found[2] or "")) * _UNITS[found[3] or ""]
     return int(number) if 0 < number <= MAX_MEMORY_BYTES else None
 
 
@@ -58,6 +61,14 @@ def stated_need(annotations: Mapping[str, str]) -> KnownNeed | None:
     """The owner's word; none for an invalid one."""
     stated = memory_bytes(annotations.get(NEEDED_MEMORY))
     return None if stated is None else KnownNeed(stated, f"its annotation {NEEDED_MEMORY}")
+
+
+def unreadable_need(annotations: Mapping[str, str]) -> str | None:
+    """Why the owner's word does not count, for people; ``None``: it does, or there is none."""
+    said = annotations.get(NEEDED_MEMORY)
+    if said is None or memory_bytes(said) is not None:
+        return None
+    return f"its annotation {NEEDED_MEMORY} is {one_line(said, MAX_QUOTED_CHARS)!r}, no amount of memory as 61Gi is"
 
 
 class RecordedNeeds:
