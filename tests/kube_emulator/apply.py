@@ -1,7 +1,7 @@
 """Server-side apply: which manager owns which field, and what happens where two want the same.
 
-Ownership is kept beside the objects: a get and a list show it as ``metadata.managedFields``, without times. A field is a
-leaf of the object; list entries count by their key where the schema names one, other lists as a whole.
+Ownership is kept beside the objects: a get and a list show it as ``metadata.managedFields``, without times. A field is
+a leaf of the object; list entries count by their key where the schema names one, other lists as a whole.
 """
 
 from __future__ import annotations
