@@ -62,10 +62,19 @@ class Api:
         return next((each for each in self.types() if each[:3] == (group, version, plural)), None)
 
     def get(self, request: Request) -> Reply:
-        return Reply(shown(request.resource, self._present(request)))
+        return Reply(self._with_managers(request.resource, shown(request.resource, self._present(request))))
 
     def list_objects(self, request: Request) -> Reply:
-        return lists.list_page(self.store, request)
+        reply = lists.list_page(self.store, request)
+        items = [self._with_managers(request.resource, item) for item in reply.body["items"]]
+        return Reply({**reply.body, "items": items})
+
+    def _with_managers(self, resource: ResourceType, value: Mapping[str, Any]) -> dict[str, Any]:
+        metadata = value["metadata"]
+        entries = self._ownership.entries(
+            key_of(resource, metadata.get("namespace", ""), metadata["name"]), metadata["uid"]
+        )
+        return {**value, "metadata": {**metadata, **({"managedFields": entries} if entries else {})}}
 
     def create(self, request: Request) -> Reply:
         value = self.intake.new_object(request, request.object_body())

@@ -1,12 +1,12 @@
 """Server-side apply: which manager owns which field, and what happens where two want the same.
 
-Ownership is kept beside the objects (``metadata.managedFields`` is not shown). A field is a leaf of the object; list
-entries count by their key where the schema names one, other lists as a whole.
+Ownership is kept beside the objects: a get and a list show it as ``metadata.managedFields``, without times. A field is
+a leaf of the object; list entries count by their key where the schema names one, other lists as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kube_emulator.patches import merge_patch
@@ -91,11 +91,34 @@ class Ownership:
         result: dict[str, Any] = _merged(old, wanted, schema, (), given_up - others)
         return result
 
+    def entries(self, key: Key, uid: str) -> list[dict[str, Any]]:
+        """As ``metadata.managedFields``."""
+        return [
+            {
+                "manager": manager.name,
+                "operation": "Apply" if manager.applies else "Update",
+                "fieldsType": "FieldsV1",
+                "fieldsV1": _fields_v1(fields),
+                **({"subresource": manager.subresource} if manager.subresource else {}),
+            }
+            for manager, fields in list(self._fields.get((key, uid), {}).items())
+            if fields
+        ]
+
     def take(self, key: Key, uid: str, manager: Manager, wanted: Mapping[str, Any], schema: Schema | None) -> None:
         """After a successful apply: the fields are this manager's; shared with those who want the same value."""
         owners = self._fields.setdefault((key, uid), {})
         fields = dict(_leaves(wanted, schema, manager))
         owners[manager] = frozenset(fields)
+
+
+def _fields_v1(paths: Iterable[FieldPath]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for path in paths:
+        inner = found
+        for step in path:
+            inner = inner.setdefault(f"k:{step}" if step.startswith("[") else f"f:{step}", {})
+    return found
 
 
 def _leaves(value: Mapping[str, Any], schema: Schema | None, manager: Manager) -> Iterator[tuple[FieldPath, Any]]:

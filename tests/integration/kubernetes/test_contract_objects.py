@@ -157,6 +157,28 @@ def test_apply_creates_and_a_second_manager_conflicts(admin: Connection, maps: s
     assert forced["data"] == {"k": "2"}
 
 
+def test_managed_fields_name_who_was_the_last_to_change_a_field(admin: Connection, maps: str) -> None:
+    def managers(key: str) -> list[set[str]]:
+        (listed,) = (item for item in admin.do("GET", maps)["items"] if item["metadata"]["name"] == "a")
+        shown = (admin.do("GET", f"{maps}/a"), listed)
+        return [
+            {
+                entry["manager"]
+                for entry in item["metadata"]["managedFields"]
+                if f"f:{key}" in entry["fieldsV1"].get("f:data", {})
+            }
+            for item in shown
+        ]
+
+    admin.do("POST", maps, {"metadata": {"name": "a"}, "data": {"k": "1", "l": "1"}}, fieldManager="one")
+    admin.do("PATCH", f"{maps}/a", {"data": {"k": "2"}}, content_type=MERGE, fieldManager="two")
+    assert (managers("k"), managers("l")) == ([{"two"}] * 2, [{"one"}] * 2)
+    admin.do("PATCH", f"{maps}/a", {"data": {"k": "2", "l": "2"}}, content_type=MERGE, fieldManager="one")
+    assert (managers("k"), managers("l")) == ([{"two"}] * 2, [{"one"}] * 2), "a value that stays changes nothing"
+    admin.do("PATCH", f"{maps}/a", {"data": {"k": "1"}}, content_type=MERGE, fieldManager="one")
+    assert managers("k") == [{"one"}] * 2
+
+
 def test_apply_to_an_object_by_its_uid_makes_none(admin: Connection, maps: str) -> None:
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "uid": "of-another-one"}}
     answer = admin.ask("PATCH", f"{maps}/a", body, content_type=APPLY, fieldManager="one")

@@ -26,6 +26,7 @@ from tidegauge.core.jobs.kubernetes import ATTEMPT, INCIDENT, LEAK_CONDITION, PR
 from tidegauge_scheduler_hooks.kubernetes.intents import IncidentIntent, RequeueOrder, encode
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB
 from tidegauge_scheduler_hooks.kubernetes.patches import suspend_patch
+from tidegauge_scheduler_hooks.kubernetes.ports import FIELD_MANAGER
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
 
 pytestmark = pytest.mark.timeout(300)
@@ -94,7 +95,13 @@ class Bench:
 
         def suspended() -> bool:
             patch = suspend_patch(JOB, self.job(), {REQUEUE: order})
-            answer = self.admin.ask("PATCH", f"{self._jobs}/train", patch, content_type="application/merge-patch+json")
+            answer = self.admin.ask(
+                "PATCH",
+                f"{self._jobs}/train",
+                patch,
+                content_type="application/merge-patch+json",
+                fieldManager=FIELD_MANAGER,
+            )
             return answer.code == 200
 
         eventually(suspended)
@@ -116,6 +123,11 @@ class Bench:
         answer = self.admin.ask("PATCH", path, {"metadata": wanted}, content_type="application/merge-patch+json")
         assert answer.code in (200, 404, 409), answer
         return answer.code != 409
+
+    def suspend(self, suspended: bool) -> None:
+        """By its owner."""
+        patch = {"spec": {"suspend": suspended}}
+        self.admin.do("PATCH", f"{self._jobs}/train", patch, content_type="application/merge-patch+json")
 
     def annotate(self, name: str, text: str | None) -> None:
         patch = {"metadata": {"annotations": {name: text}}}
@@ -161,6 +173,23 @@ def test_a_suspended_job_starts_again_when_its_pods_are_gone_and_its_owner_is_to
     assert "was made without Tidegauge's webhook" in event["note"]
     assert eventually(lambda: replica.metric("steps_total", step="resume", outcome="done")) == 1
     assert replica.metric("watch_synced", kind="Job") == 1
+
+
+def test_what_its_owner_suspended_again_while_no_controller_ran_stays_suspended(bench: Bench) -> None:
+    bench.start_job()
+    bench.requeue()
+    eventually(lambda: bench.pods() == [])
+    bench.suspend(False)
+    eventually(lambda: len(bench.pods()), lambda count: count == 2)
+    bench.suspend(True)
+    eventually(lambda: bench.pods() == [])
+    bench.replica()
+    (event,) = eventually(bench.events)
+    assert event["reason"] == "GpuMemoryRequeueDropped"
+    assert "someone else has suspended it since then" in event["note"]
+    job = bench.job()
+    assert job["spec"]["suspend"] is True
+    assert REQUEUE not in job["metadata"]["annotations"]
 
 
 def test_the_leader_is_killed_in_the_middle_and_another_finishes_it_once(bench: Bench) -> None:

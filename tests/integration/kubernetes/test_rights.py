@@ -76,7 +76,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
     watched_kinds,
 )
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
-from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, JOBS, NODES, PODS, Resource
+from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, FIELD_MANAGER, JOBS, NODES, PODS, Resource
 from tidegauge_scheduler_hooks.kubernetes.team_policies import MEMORY_POLICIES, SAYS_NOTHING, TeamPolicies
 from tidegauge_scheduler_hooks.kubernetes.token_reviewer import ApiTokenReviewer
 from tidegauge_scheduler_hooks.ports import RequeueChanges
@@ -407,7 +407,8 @@ class Cluster:
         body = workload(kind, "half", namespace=self._namespace)
         body["spec"]["suspend"] = True
         owner = self._create(resource, body)
-        self._create(QUEUE_WORKLOADS, {"metadata": _owned("half", owner), "spec": {"active": False}})
+        inactive = {"metadata": _owned("half", owner), "spec": {"active": False}}
+        self._create(QUEUE_WORKLOADS, inactive, fieldManager=FIELD_MANAGER)  # as if the head had deactivated it
         self._annotate(resource, "half", {ATTEMPT: "1", REQUEUE: _order(owner["metadata"]["uid"])})
         eventually(lambda: self._get(QUEUE_WORKLOADS, "half")["spec"]["active"])
         eventually(lambda: REQUEUE not in self._get(resource, "half")["metadata"]["annotations"])
@@ -460,9 +461,9 @@ class Cluster:
         place = f"/namespaces/{self._namespace}" if resource.namespaced else ""
         return f"{root}{place}/{resource.plural}{name and '/'}{name}"
 
-    def _create(self, resource: Resource, body: Any) -> Any:
+    def _create(self, resource: Resource, body: Any, **options: Any) -> Any:
         kind = {"apiVersion": resource.api_version, "kind": resource.kind}
-        return self._admin.do("POST", self._path(resource), {**body, **kind})
+        return self._admin.do("POST", self._path(resource), {**body, **kind}, **options)
 
     def _get(self, resource: Resource, name: str) -> Any:
         return self._admin.do("GET", self._path(resource, name))

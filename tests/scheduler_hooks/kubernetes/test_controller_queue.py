@@ -178,11 +178,11 @@ def test_namespaces_take_turns() -> None:
         queue.add(key)
     taken = []
     for _ in range(6):
-        key = queue.take(0)
-        assert key is not None
-        queue.done(key, again_s=0)
+        found = queue.take(0)
+        assert found is not None
+        queue.done(found, again_s=0)
         clock.now_s += MIN_GAP_S
-        taken.append(key)
+        taken.append(found)
     assert taken == [NOISY[0], *QUIET]
     assert [queue.take(0), queue.take(0)] == [NOISY[1], QUIET[0]]
 
