@@ -32,6 +32,7 @@ KINDS = {
     "pytorchjobs": kind("kubeflow.org", "pytorchjobs"),
     "rayjobs": kind("ray.io", "rayjobs"),
     "workloads": kind("kueue.x-k8s.io", "workloads"),
+    "admissionchecks": kind("kueue.x-k8s.io", "admissionchecks"),
     "pods": kind("", "pods"),
     "nodes": kind("", "nodes"),
     "deployments": kind("apps", "deployments"),
@@ -110,7 +111,7 @@ def nothing(_: Any) -> None: ...
         ("jobs", start_without_the_field),
         ("pytorchjobs", suspend_by_policy),
         ("workloads", deactivate),
-        *((plural, annotate) for plural in KINDS if plural not in ("pods", "nodes", "deployments")),
+        *((plural, annotate) for plural in KINDS if plural not in ("pods", "nodes", "deployments", "admissionchecks")),
         ("jobs", nothing),
     ],
 )
@@ -361,6 +362,11 @@ def other_check(obj: Any) -> None:
     obj["status"]["admissionChecks"][1]["state"] = "Ready"
 
 
+def answered_with_changes_to_its_pods(obj: Any) -> None:
+    answered(obj)
+    obj["status"]["admissionChecks"][0]["podSetUpdates"] = [{"name": "main", "nodeSelector": {"evil": "node"}}]
+
+
 def check_left_out(obj: Any) -> None:
     del obj["status"]["admissionChecks"][0]
 
@@ -384,9 +390,42 @@ def test_pending_check_is_answered_where_the_chart_says_so() -> None:
     assert told.endswith("no UPDATE of workloads/status")
 
 
-@pytest.mark.parametrize("change", [other_check, check_left_out, check_added, admitted, switched_off, first_label])
+@pytest.mark.parametrize(
+    "change",
+    [
+        other_check, answered_with_changes_to_its_pods, check_left_out, check_added, admitted, switched_off,
+        first_label,
+    ],
+)  # fmt: skip
 def test_no_other_part_of_a_queued_workloads_status_is(change: Change) -> None:
     told = refusal("workloads", change, subresource="status", before=queued(), kueue_check=True)
+    assert told is not None
+    assert "denied request: Tidegauge may " in told
+
+
+def inactive(obj: Any) -> None:
+    obj["status"] = {"conditions": [{"type": "Active", "status": "False"}]}
+
+
+def taken_over(obj: Any) -> None:
+    obj["spec"]["controllerName"] = "tidegauge.dev/memory"
+    inactive(obj)
+
+
+def admission_check(controller: str) -> dict[str, Any]:
+    return {"metadata": {"name": "memory"}, "spec": {"controllerName": controller}, "status": {}}
+
+
+def test_status_of_our_own_admission_check_is_ours() -> None:
+    ours = admission_check("tidegauge.dev/memory")
+    assert refusal("admissionchecks", inactive, subresource="status", before=ours, kueue_check=True) is None
+    assert refusal("admissionchecks", inactive, subresource="status", before=ours) is not None
+
+
+@pytest.mark.parametrize(("change", "subresource"), [(inactive, "status"), (taken_over, "status"), (taken_over, "")])
+def test_admission_check_of_another_controller_is_not(change: Change, subresource: str) -> None:
+    theirs = admission_check("example.com/budget")
+    told = refusal("admissionchecks", change, subresource=subresource, before=theirs, kueue_check=True)
     assert told is not None
     assert "denied request: Tidegauge may " in told
 
