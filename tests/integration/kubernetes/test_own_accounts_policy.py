@@ -36,7 +36,9 @@ KINDS = {
     "pods": kind("", "pods"),
     "nodes": kind("", "nodes"),
     "deployments": kind("apps", "deployments"),
+    "mutatingwebhookconfigurations": kind("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
 }
+WITHOUT_ANNOTATIONS = ("pods", "nodes", "deployments", "admissionchecks", "mutatingwebhookconfigurations")
 
 
 def workload() -> dict[str, Any]:
@@ -111,7 +113,7 @@ def nothing(_: Any) -> None: ...
         ("jobs", start_without_the_field),
         ("pytorchjobs", suspend_by_policy),
         ("workloads", deactivate),
-        *((plural, annotate) for plural in KINDS if plural not in ("pods", "nodes", "deployments", "admissionchecks")),
+        *((plural, annotate) for plural in KINDS if plural not in WITHOUT_ANNOTATIONS),
         ("jobs", nothing),
     ],
 )
@@ -426,6 +428,62 @@ def test_status_of_our_own_admission_check_is_ours() -> None:
 def test_admission_check_of_another_controller_is_not(change: Change, subresource: str) -> None:
     theirs = admission_check("example.com/budget")
     told = refusal("admissionchecks", change, subresource=subresource, before=theirs, kueue_check=True)
+    assert told is not None
+    assert "denied request: Tidegauge may " in told
+
+
+def registered() -> dict[str, Any]:
+    names = ("pods.memory-profile.tidegauge.dev", "namespaces.memory-profile.tidegauge.dev")
+    service = {"service": {"name": "tidegauge-webhook", "namespace": SYSTEM, "path": "/mutate", "port": 443}}
+    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
+    return {
+        "metadata": {"name": RELEASE},
+        "webhooks": [{"name": name, "clientConfig": copy.deepcopy(service), "rules": rules} for name in names],
+    }
+
+
+def certified(obj: Any) -> None:
+    for webhook in obj["webhooks"]:
+        webhook["clientConfig"]["caBundle"] = "bmV3"
+
+
+def webhook_added(obj: Any) -> None:
+    obj["webhooks"].append({"name": "all.example.org", "clientConfig": {"url": "https://evil.example.org"}})
+
+
+def webhook_twice(obj: Any) -> None:
+    obj["webhooks"][1] = copy.deepcopy(obj["webhooks"][0])
+
+
+def webhook_left_out(obj: Any) -> None:
+    del obj["webhooks"][0]
+
+
+def webhook_elsewhere(obj: Any) -> None:
+    obj["webhooks"][0]["clientConfig"] = {"url": "https://evil.example.org", "caBundle": "bmV3"}
+
+
+def webhook_for_secrets(obj: Any) -> None:
+    obj["webhooks"][0]["rules"] = [*obj["webhooks"][0]["rules"], {"resources": ["secrets"]}]
+
+
+def webhook_that_must_answer(obj: Any) -> None:
+    obj["webhooks"][0]["failurePolicy"] = "Fail"
+
+
+def test_certificate_of_the_webhook_is_changed() -> None:
+    assert refusal("mutatingwebhookconfigurations", certified, before=registered()) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        webhook_added, webhook_twice, webhook_left_out, webhook_elsewhere, webhook_for_secrets,
+        webhook_that_must_answer, first_label,
+    ],
+)  # fmt: skip
+def test_nothing_else_of_a_webhook_is(change: Change) -> None:
+    told = refusal("mutatingwebhookconfigurations", change, before=registered())
     assert told is not None
     assert "denied request: Tidegauge may " in told
 
