@@ -254,6 +254,13 @@ def test_for_its_namespaces_sake_the_policy_touches_the_pods_that_the_webhook_to
         )
 
 
+READ_ONLY_SOURCES: tuple[dict[str, Any], ...] = (
+    {"configMap": {}},
+    {"image": {}},
+    {"persistentVolumeClaim": {"readOnly": True}},
+)
+
+
 @pytest.mark.parametrize(
     "spec",
     [
@@ -264,8 +271,7 @@ def test_for_its_namespaces_sake_the_policy_touches_the_pods_that_the_webhook_to
             {"mountPath": "/tidegauge"}, {"mountPath": "/run/tidegauge/x"}, {"mountPath": "/run/", "readOnly": True})),
         {"containers": [{"name": "main", "volumeDevices": [{"name": "d", "devicePath": "/run/tidegauge"}]}]},
         *({"volumes": [{"name": "v", **source}], "containers": [
-            {"name": "main", "volumeMounts": [{"name": "v", "mountPath": "/run"}]}]} for source in (
-            {"configMap": {}}, {"image": {}}, {"persistentVolumeClaim": {"readOnly": True}})),
+            {"name": "main", "volumeMounts": [{"name": "v", "mountPath": "/run"}]}]} for source in READ_ONLY_SOURCES),
         {"containers": [{"name": "main", "env": [{"name": "PYTHONPATH", "valueFrom": {}}]}]},
     ],
 )  # fmt: skip
