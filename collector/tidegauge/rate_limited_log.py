@@ -1,8 +1,10 @@
-"""A rate-limited log, which no user can flood."""
+"""A rate-limited log, which no user can flood, and lines of it that none can forge."""
 
 from __future__ import annotations
 
 import logging
+
+from tidegauge.core.text import one_line
 
 LINES_PER_MINUTE = 20
 """A user may start a process, or write a bad file, a million times: enough lines to see that, too few to fill a disk or
@@ -31,3 +33,22 @@ class FewLines:
             self._logger.log(level, text, *values, exc_info=exc_info)
         else:
             self._unsaid += 1
+
+
+MAX_LOG_LINE_CHARS = 4_000
+
+
+class OneLineFormatter(logging.Formatter):
+    """Makes each message one printable line of ``MAX_LOG_LINE_CHARS`` at most: names of objects are in it that tenants
+    gave. A traceback follows as it is."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the standard library's name
+        record.message = one_line(record.message, MAX_LOG_LINE_CHARS)
+        return super().formatMessage(record)
+
+
+def one_line_handler(line_format: str) -> logging.Handler:
+    """A handler that writes such lines to standard error. ``line_format`` as of ``logging.Formatter``."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(OneLineFormatter(line_format))
+    return handler

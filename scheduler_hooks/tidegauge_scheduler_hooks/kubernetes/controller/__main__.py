@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
+from tidegauge.rate_limited_log import one_line_handler
 from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
 from tidegauge_scheduler_hooks.kubernetes.client.leases import account_in
 from tidegauge_scheduler_hooks.kubernetes.client.watches import ClientWatches
@@ -60,9 +61,8 @@ EXIT_ENVIRONMENT = 3
 def main(arguments: Sequence[str]) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code."""
     options = parse_options(arguments)
-    logging.basicConfig(
-        level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    handler = one_line_handler("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=options.log_level.upper(), handlers=[handler])
     stop = threading.Event()
     # Process 1 of a container is deaf to signals that it has no handler for.
     for number in (signal.SIGTERM, signal.SIGINT):

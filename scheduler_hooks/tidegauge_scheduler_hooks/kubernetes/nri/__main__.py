@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tidegauge import core
 from tidegauge.core.text import one_line
+from tidegauge.rate_limited_log import one_line_handler
 from tidegauge_scheduler_hooks.kubernetes.injection.names import LEVELS
 from tidegauge_scheduler_hooks.kubernetes.nri import messages
 from tidegauge_scheduler_hooks.kubernetes.nri.adjustment import NriOptions, adjustment
@@ -65,7 +66,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> None:
     given = options(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(level=logging.INFO, handlers=[one_line_handler("%(asctime)s %(levelname)s %(message)s")])
     probe = keep_probe(Path(core.__file__).parents[1], given.store)
     keep_serving(given.socket, answers(NriOptions(dict(given.namespace), given.exclude), probe), time.sleep)
 
