@@ -15,7 +15,7 @@ from fakes.kube import FakeKube
 from fakes.kube_patches import patched
 from scheduler_hooks.kubernetes.injection_pods import ONE_GPU
 from tidegauge.core.jobs.kubernetes import IMAGE_PYTHONPATH, INJECTED, PROFILE_LABEL
-from tidegauge_scheduler_hooks.kubernetes.injection.left_alone import OwnersToTell
+from tidegauge_scheduler_hooks.kubernetes.injection.left_alone import MAX_WAITING, OwnersToTell
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.webhook import MAX_POD_BYTES, Injector
 from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, Patch
@@ -174,3 +174,19 @@ def test_owners_that_cannot_be_told_now_are_told_later_and_those_that_cannot_be_
         owners.tell(kube)
     owners.tell(kube)
     assert len(kube.list(EVENTS)) == 1
+
+
+def owned_by(uid: str) -> dict[str, Any]:
+    return {"ownerReferences": [{**OWNED["metadata"]["ownerReferences"][0], "uid": uid}]}
+
+
+def test_a_flood_in_one_namespace_keeps_no_owner_of_another_from_being_told() -> None:
+    kube, owners = FakeKube(), OwnersToTell()
+    for number in range(3 * MAX_WAITING):
+        owners.note("flood", owned_by(f"f{number}"), "why")
+    owners.note("team", owned_by("u"), "why")
+    for number in range(3 * MAX_WAITING):
+        owners.note("flood", owned_by(f"g{number}"), "why")
+    owners.tell(kube)
+    told = [event["regarding"]["namespace"] for event in kube.list(EVENTS)]
+    assert (told.count("team"), told.count("flood")) == (1, MAX_WAITING - 1)

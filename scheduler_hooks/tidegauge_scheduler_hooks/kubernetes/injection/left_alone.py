@@ -4,6 +4,7 @@ a pod by hand."""
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,10 +16,12 @@ from tidegauge_scheduler_hooks.ports import PermanentError
 MAX_TOLD = 10_000
 """Owners that are not told again. Beyond that all may be: an Event is there once at most, by its name."""
 MAX_WAITING = 256
-"""Owners that are still to be told; others are told when they make the next pod."""
+"""Owners that are still to be told. One more takes the place of one of the namespace that has most of them, whose owner
+is told when it makes the next pod: a pod that the API server refuses afterwards has an owner, too, of any name."""
 
 
 class _Owner(NamedTuple):
+    namespace: str
     regarding: tuple[Resource, Object]
     note: str
 
@@ -38,21 +41,31 @@ class OwnersToTell:
             return
         object_uid = reference.uid
         with self._lock:
-            if object_uid not in self._told and len(self._waiting) < MAX_WAITING:
-                self._waiting[object_uid] = _Owner(regarding_owner(reference, namespace), note)
+            if object_uid in self._told or (object_uid not in self._waiting and not self._has_place(namespace)):
+                return
+            self._waiting[object_uid] = _Owner(namespace, regarding_owner(reference, namespace), note)
+
+    def _has_place(self, namespace: str) -> bool:
+        if len(self._waiting) < MAX_WAITING:
+            return True
+        ((crowd, _),) = Counter(one.namespace for one in self._waiting.values()).most_common(1)
+        if crowd == namespace:
+            return False
+        del self._waiting[next(uid for uid, one in reversed(self._waiting.items()) if one.namespace == crowd)]
+        return True
 
     def tell(self, api: KubeApi) -> None:
         """Leave the Events. Raises ``TemporaryError``: those that are left wait for the next call."""
         with self._lock:
             waiting = dict(self._waiting)
         refused: PermanentError | None = None
-        for uid, (regarding, note) in waiting.items():
+        for uid, (_, regarding, note) in waiting.items():
             try:
                 record_event(api, regarding, reason=UNWATCHED_EVENT, note=note, decision_id="left-alone")
             except PermanentError as error:  # gone by now, or not our right: the next call would fare no better
                 refused = error
             with self._lock:
-                del self._waiting[uid]
+                self._waiting.pop(uid, None)  # its place may be another's by now
                 self._told = {uid} if len(self._told) >= MAX_TOLD else self._told | {uid}
         if refused is not None:
             raise refused
