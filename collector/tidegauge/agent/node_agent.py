@@ -75,9 +75,9 @@ OPEN_FILES = 8 * MAX_RANKS
 
 STALE_AFTER_S = 5.0
 STALE_POLLS = 5
-MIN_SEARCH_PERIOD_S = 1.0
-"""Between two searches for what is new, which cost a node as much as the polls of its ranks."""
 """The same in polls, where these are rarer than a second."""
+MIN_SEARCH_PERIOD_S = 1.0
+"""Between two searches for what is new. One costs a third of what a poll of eight ranks does."""
 
 
 class StaleViewError(Exception):
