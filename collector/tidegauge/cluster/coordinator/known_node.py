@@ -10,6 +10,7 @@ from tidegauge.agent.rings.new_rings import MAX_RANKS
 from tidegauge.cluster.coordinator.report_pacing import stale_limit_s
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import ProcessId, RankKey
+from tidegauge.core.incidents.steps import IncidentRules
 from tidegauge.core.jobs.launches import LaunchSummary
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.memory_history import MemoryHistory, MemoryPoint
@@ -21,7 +22,7 @@ KNOWN_INCARNATIONS = 8
 MAX_RANKS_KEPT = 2 * MAX_RANKS
 """Of one node: all that its agent watches, and as many that ended lately. A process that calls itself another rank in
 every report leaves an ended one behind each time."""
-MAX_HIDDEN_S = 900.0
+MAX_HIDDEN_S = IncidentRules.absent_grace_s
 """How long ranks that nobody can see count as running: as long as an incident waits for a job that nobody hears of."""
 
 RankOfProcess = tuple[RankKey, ProcessId]
