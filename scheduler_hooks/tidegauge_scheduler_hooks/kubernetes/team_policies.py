@@ -138,6 +138,14 @@ def _named(names: Sequence[str]) -> str:
     return f"{', '.join(names[:MAX_NAMES])}{more}"
 
 
+def policies_by_namespace(policies: Iterable[Object]) -> Mapping[str, Sequence[Object]]:
+    """Those of each namespace that has one."""
+    found: dict[str, list[Object]] = {}
+    for policy in policies:
+        found.setdefault(str(policy["metadata"].get("namespace")), []).append(policy)
+    return found
+
+
 class TeamPolicies:
     """The policies of all namespaces, by a watch. Thread-safe."""
 
@@ -153,7 +161,5 @@ class TeamPolicies:
 
     def by_namespace(self) -> Mapping[str, TeamWord]:
         """What each namespace with a policy says."""
-        words: dict[str, list[TeamWord]] = {}
-        for obj in self._store.all():
-            words.setdefault(str(obj["metadata"].get("namespace")), []).append(read_policy(obj).word)
-        return {namespace: merged_words(said) for namespace, said in words.items()}
+        found = policies_by_namespace(self._store.all())
+        return {namespace: merged_words(read_policy(one).word for one in said) for namespace, said in found.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 from tidegauge.core.jobs.kubernetes import (
@@ -88,7 +89,7 @@ class Workload:
         """For people: ``Job team-a/train``."""
         return f"{self.kind.name} {self.namespace}/{self.name}"
 
-    @property
+    @cached_property
     def replica(self) -> Replica | None:
         """The replica of a server that it is."""
         return replica_with(Owned(self.kind, self.obj))

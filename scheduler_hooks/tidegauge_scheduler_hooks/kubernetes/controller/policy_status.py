@@ -11,7 +11,13 @@ from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.owners import condition, timestamp
 from tidegauge_scheduler_hooks.kubernetes.ports import KubeApi, Object, ObjectStore, Resource, Watches
 from tidegauge_scheduler_hooks.kubernetes.statuses import apply_status
-from tidegauge_scheduler_hooks.kubernetes.team_policies import MEMORY_POLICIES, acceptance, in_force, read_policy
+from tidegauge_scheduler_hooks.kubernetes.team_policies import (
+    MEMORY_POLICIES,
+    acceptance,
+    in_force,
+    policies_by_namespace,
+    read_policy,
+)
 
 
 class PolicyStatuses:
@@ -34,10 +40,7 @@ class PolicyStatuses:
         self.stores: dict[Resource, ObjectStore] = {MEMORY_POLICIES: self._store}
 
     def tell_all(self) -> None:
-        by_namespace: dict[str, list[Object]] = {}
-        for obj in self._store.all():
-            by_namespace.setdefault(obj["metadata"]["namespace"], []).append(obj)
-        for namespace, policies in by_namespace.items():
+        for namespace, policies in policies_by_namespace(self._store.all()).items():
             if _unsaid(policies):
                 self._on_key(WorkKey(MEMORY_POLICIES.kind, namespace, ""))
 
@@ -47,8 +50,8 @@ class PolicyStatuses:
 
     def reconcile(self, key: WorkKey) -> float | None:
         """As ``Reconciler.reconcile``."""
-        policies = [one for one in self._store.all() if one["metadata"]["namespace"] == key.namespace]
-        for policy, accepted, message in _unsaid(policies):
+        policies = policies_by_namespace(self._store.all())
+        for policy, accepted, message in _unsaid(policies.get(key.namespace, ())):
             with self._counts.counting("policy_status"):
                 self._write(policy, accepted, message)
         return None
