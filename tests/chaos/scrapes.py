@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import threading
 import time
-import urllib.request
-from contextlib import suppress
 
 from chaos.network import enter_network
 from chaos.nodes import METRICS_PORT, Node
 from chaos.promises import Page
+from metrics_pages import read_page
 
 EVERY_S = 0.5
 TIMEOUT_S = 5.0
@@ -43,9 +42,10 @@ class NodeScrapes:
         enter_network(self.node.host)
         url = f"http://{self.node.address}:{METRICS_PORT}/metrics"
         while not self._stop.wait(EVERY_S):
-            with suppress(OSError), urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
-                self.pages.append(read_page(answer.read().decode(), time.monotonic()))
+            text = read_page(url, timeout_s=TIMEOUT_S)
+            if text is not None:
+                self.pages.append(watched_of(text, time.monotonic()))
 
 
-def read_page(text: str, at_s: float) -> Page:
+def watched_of(text: str, at_s: float) -> Page:
     return Page(at_s, {name: float(value) for name, value in WATCHED.findall(text)})

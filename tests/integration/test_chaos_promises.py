@@ -25,7 +25,7 @@ from chaos.promises import (
     twice,
     unseen,
 )
-from chaos.scrapes import read_page
+from chaos.scrapes import watched_of
 from chaos.table import Row, as_table
 
 JOB = JobRecord("leaky", running=True, starts=1, pids={0: 7, 1: 8}, saved_for=(), messages=1)
@@ -169,7 +169,7 @@ def test_a_page_is_read_for_counters_of_ranks_and_verdicts() -> None:
         f"# TYPE tidegauge_rank_steps_total counter\n{STEPS} 700.0\n{LEAK} 2.0\ntidegauge_records_lost_total 1.2e+06\n"
     )
     text += 'tidegauge_rank_allocated_bytes{job_id="7",rank="0"} 5.0\n'
-    page = read_page(text, 3.0)
+    page = watched_of(text, 3.0)
     assert page == Page(3.0, {STEPS: 700.0, LEAK: 2.0, "tidegauge_records_lost_total": 1.2e6})
 
 

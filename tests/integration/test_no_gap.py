@@ -13,9 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +21,7 @@ import pytest
 
 from fake_node import MIB, FakeClock, FakeRank, identity
 from integration.service import Service, eventually
+from metrics_pages import read_page
 from rank_windows import leave_window
 from tidegauge.cluster.ray_service.agent_place import AgentKind, PlaceHolder, look_at_place
 from tidegauge.cluster.service_record import read_address
@@ -74,9 +73,8 @@ class Scraper:
 
     def _run(self) -> None:
         while not self._stop.wait(SCRAPE_EVERY_S):
-            values: dict[str, float] = {}
-            with suppress(OSError), urllib.request.urlopen(self._url, timeout=2.0) as answer:
-                values = {name: float(value) for name, value in SERIES.findall(answer.read().decode())}
+            page = read_page(self._url, timeout_s=2.0) or ""
+            values = {name: float(value) for name, value in SERIES.findall(page)}
             self.scrapes.append(Scrape(time.monotonic(), values))
 
     def good_since(self, since_s: float) -> list[Scrape]:
@@ -402,11 +400,8 @@ def test_node_whose_head_was_never_there_serves_metrics_and_joins_it_later(head:
 
         def serves() -> bool:
             address = read_address(late.files.agent)
-            if address is None:
-                return False
-            with suppress(OSError), urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
-                return b"tidegauge_collect_success" in answer.read()
-            return False
+            page = address and read_page(f"http://{address}/metrics", timeout_s=5.0)
+            return "tidegauge_collect_success" in (page or "")
 
         eventually(serves, "the node serves metrics")
         first = read_address(late.files.agent)
