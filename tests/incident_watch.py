@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sample_views import GIB, NOW_S, rank_summary
+from sample_views import GIB, LEAK, NOW_S, identity, rank_summary
 from tidegauge.core.detector.peers import judge_job
-from tidegauge.core.ids import DeviceUuid
+from tidegauge.core.ids import DeviceUuid, JobId
 from tidegauge.core.incidents import Incident, IncidentChange
 from tidegauge.core.incidents.steps import IncidentRules
 from tidegauge.core.incidents.tracker import IncidentTracker, _Followed
+from tidegauge.core.jobs.replicas import Replicas
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import OK, Verdict
 from tidegauge.core.views import JobView, RankSummary
@@ -52,6 +53,13 @@ def job(*ranks: RankSummary, stale: tuple[int, ...] = (), **changes: Any) -> Job
 
 def two_ranks(first: Verdict, second: Verdict = OK, **changes: Any) -> JobView:
     return job(rank_summary(0, verdict=first), rank_summary(1, verdict=second), **changes)
+
+
+def replica(name: str | int, verdict: Verdict = LEAK, *, server: str = "team-a/vllm", **changes: Any) -> JobView:
+    """One of eight replicas of an inference server; ``changes`` are its rank's."""
+    group = f"replica {name}" if isinstance(name, int) else name
+    rank = rank_summary(0, identity=identity(0, job_id=JobId(server)), verdict=verdict, **changes)
+    return job(rank, group=group, group_name=group, replicas=Replicas("Deployment", 8, 1))
 
 
 def ended(view: JobView) -> JobView:

@@ -42,6 +42,7 @@ def as_mute(rule: dict[str, Any]) -> Mute:
         tuple(rule["equal"]),
         next(iter(values(source, "severity")), None),
         next(iter(values(target, "severity")), None),
+        of_server=values(source, "server") == (".+",),
     )
 
 

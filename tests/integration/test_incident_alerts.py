@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from exporter.notify.telling import LINKS, closed, escalated, warning
+from incident_watch import Watch, replica
 from integration.alertmanager_server import AlertmanagerServer, alertmanager_binary, running_alertmanager
 from integration.needs import missing
 from sample_views import NOW_S
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.alertmanager import ENDS_LATER_S, AlertmanagerSink
 
 pytestmark = pytest.mark.timeout(400)
@@ -65,3 +67,22 @@ def test_notifier_that_takes_over_ends_what_the_one_before_has_left(alertmanager
     over = closed(escalated(warning()), at_s=time.time() - NOW_S - 60.0)
     sink(alertmanager, "left", clock).take([over])
     assert severities(alertmanager, "left") == []
+
+
+def test_replicas_of_a_server_are_one_alert_which_mutes_the_rules_about_each_of_them(
+    alertmanager: AlertmanagerServer,
+) -> None:
+    watch = Watch()
+    watch.see(replica(0), replica(1))
+    sink(alertmanager, "server", Late(1.0)).take([Story(one) for one in watch.tracker.incidents])
+    (told,) = alertmanager.alerts(cluster="server")
+    for job_id, group in (("team-a/vllm", "replica 0"), ("team-a/vllm", "replica 7"), ("team-a/llama", "replica 0")):
+        rule = {"alertname": "TidegaugeLeak", "cluster": "server", "job_id": job_id, "attempt": "0", "group": group}
+        alertmanager.post_alert({**rule, "severity": "warning"})
+    muted = alertmanager.wait_for(
+        lambda found: len(found) == 2 and all(alert["status"]["inhibitedBy"] for alert in found),
+        alertname="TidegaugeLeak", cluster="server", job_id="team-a/vllm",
+    )  # fmt: skip
+    assert {by for alert in muted for by in alert["status"]["inhibitedBy"]} == {told["fingerprint"]}
+    (other,) = alertmanager.alerts(alertname="TidegaugeLeak", cluster="server", job_id="team-a/llama")
+    assert other["status"]["inhibitedBy"] == []

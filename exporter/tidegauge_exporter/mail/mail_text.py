@@ -29,10 +29,10 @@ from tidegauge_exporter.mail.html_parts import (
     small_lines,
 )
 from tidegauge_exporter.messages.action_text import TO_OWNER, deed, told_at
-from tidegauge_exporter.messages.headlines import noun, your_job
+from tidegauge_exporter.messages.headlines import noun, replica_names, replicas_sentence, your_whole_job
 from tidegauge_exporter.messages.owner_text import owner_words
 from tidegauge_exporter.messages.text import tidy
-from tidegauge_exporter.messages.untrusted import MAX_NAME_CHARS, tamed, tamed_record
+from tidegauge_exporter.messages.untrusted import MAX_NAME_CHARS, tamed, tamed_record, tamed_story
 from tidegauge_exporter.messages.values import Story
 
 MAX_SUBJECT_CHARS: Final = 160
@@ -54,7 +54,7 @@ def owner_letter(
     words = owner_words(decision, story, cluster=cluster, now_unix_s=now_unix_s)
     incident = words.incident
     commands = owner_commands(incident)
-    chosen = chosen_links(story.incident, cluster=cluster, links=links)
+    chosen = chosen_links(story.look_first, cluster=cluster, links=links)
     text = [
         words.by_clock,
         *words.sentences,
@@ -69,16 +69,14 @@ def owner_letter(
         small_lines(words.evidence),
         _links(chosen),
     ]
-    return _letter(_subject(incident, cluster), incident, words.by_clock, text, html, words.footer)
+    return _letter(_subject(incident, words.whose, cluster), incident, words.by_clock, text, html, words.footer)
 
 
 def followup_letter(record: DecisionRecord, story: Story, *, cluster: str) -> MailText:
     """A decision about the owner's job and its outcome, in the thread of the mail that announced it."""
-    incident = tamed(story.incident)
     done = deed(tamed_record(record), TO_OWNER)
     line = told_at(done, done.at_unix_s)
-    subject, footer = f"Re: {_subject(incident, cluster)}", _short_footer(incident, cluster)
-    return _letter(subject, incident, f"{done.sentence}.", [line], [paragraph(line)], footer)
+    return _reply(story, cluster, f"{done.sentence}.", [line], [paragraph(line)])
 
 
 def evidence_letter(story: Story, *, cluster: str, links: Links) -> MailText:
@@ -86,11 +84,18 @@ def evidence_letter(story: Story, *, cluster: str, links: Links) -> MailText:
     incident = tamed(story.incident)
     line = f"{capitalised(evidence_in_words(incident))}."
     found = evidence_sentences(incident)
-    chosen = chosen_links(story.incident, cluster=cluster, links=links)
+    chosen = chosen_links(story.look_first, cluster=cluster, links=links)
     text = [line, *found, _addresses(chosen)]
-    html = [*map(paragraph, found), _links(chosen)]
-    subject, footer = f"Re: {_subject(incident, cluster)}", _short_footer(incident, cluster)
-    return _letter(subject, incident, line, text, html, footer)
+    return _reply(story, cluster, line, text, [*map(paragraph, found), _links(chosen)])
+
+
+def replicas_letter(story: Story, *, cluster: str, links: Links) -> MailText:
+    """How many replicas of the owner's server are affected by now, in the thread of the mail that announced it."""
+    told = tamed_story(story)
+    line, names = replicas_sentence(told.incident, told.replicas), replica_names(told.replicas)
+    chosen = chosen_links(story.look_first, cluster=cluster, links=links)
+    html = [paragraph(names), paragraph(incident_sentence(told.incident)), _links(chosen)]
+    return _reply(story, cluster, line, [line, names, incident_sentence(told.incident), _addresses(chosen)], html)
 
 
 def owner_commands(incident: Incident) -> Sequence[ShownCommand]:
@@ -108,8 +113,14 @@ def owner_commands(incident: Incident) -> Sequence[ShownCommand]:
     )
 
 
-def _subject(incident: Incident, cluster: str) -> str:
-    about = f"{noun(incident)} in {your_job(incident)}"
+def _reply(story: Story, cluster: str, line: str, text: Sequence[str], html: Sequence[str]) -> MailText:
+    incident = tamed(story.incident)
+    subject = f"Re: {_subject(incident, your_whole_job(incident, story.replicas), cluster)}"
+    return _letter(subject, incident, line, text, html, _short_footer(incident, cluster))
+
+
+def _subject(incident: Incident, whose: str, cluster: str) -> str:
+    about = f"{noun(incident)} in {whose}"
     return tidy(f"{about} (incident {incident.number} on {tidy(cluster, MAX_NAME_CHARS)})", MAX_SUBJECT_CHARS)
 
 

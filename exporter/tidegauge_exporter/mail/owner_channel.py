@@ -16,12 +16,13 @@ from typing import Final, NamedTuple, Protocol
 from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.mail.html_parts import PLOT, MailText
-from tidegauge_exporter.mail.mail_text import evidence_letter, followup_letter, owner_letter
+from tidegauge_exporter.mail.mail_text import evidence_letter, followup_letter, owner_letter, replicas_letter
 from tidegauge_exporter.mail.smtp import UnknownRecipientError
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.deliveries import Deliveries
 from tidegauge_exporter.notify.plots import drawn_plot
 from tidegauge_exporter.notify.ports import PlotDrawer, Posted, RefusedError
+from tidegauge_exporter.notify.replicas import affected
 from tidegauge_exporter.notify.story_lines import decision_digest, digest, incident_key, known
 
 _WORD: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
@@ -198,6 +199,11 @@ class MailWay:
             story,
             before=posted,
         )
+
+    def count(self, story: Story, *, posted: Posted) -> None:
+        letter = replicas_letter(story, cluster=self._cluster, links=self._links)
+        what = f"{affected(story)} replicas {incident_key(story.incident)}"
+        self._send(letter, posted.channel, what, story, before=posted)
 
     def _send(
         self,

@@ -7,9 +7,11 @@ from typing import Final
 
 from tidegauge.core.incidents import Closure, Incident, IncidentCause, IncidentState
 from tidegauge.core.incidents.oom_ends import oom_end
-from tidegauge.core.incidents.wording import capitalised, name_job, wanted_and_free
+from tidegauge.core.incidents.wording import capitalised, do, does, name_job, wanted_and_free
+from tidegauge.core.jobs.rank_groups import launch_in_replica
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_exporter.messages.text import clock_band, time_left
+from tidegauge_exporter.messages.values import ToldReplicas
 
 OPEN_SIGNS: Final = {
     Severity.CRITICAL: "\N{LARGE RED CIRCLE}",
@@ -30,6 +32,8 @@ NOUNS: Final = {
     IncidentCause.SHARE_EXCEEDED: "GPU share exceeded",
 }
 
+
+MAX_REPLICAS_NAMED: Final = 4
 
 _GROWTH: Final = {IncidentCause.LEAK: "Memory growth", IncidentCause.HOST_MEMORY: "Host memory growth"}
 """Names of causes that are called a leak once they are critical."""
@@ -85,14 +89,44 @@ def crash(incident: Incident, whose: str | None) -> str | None:
     return line if line.startswith(incident.user_name) else capitalised(line)  # a login name stays as it is
 
 
-def owners_job(incident: Incident) -> str:
-    """ "ada's job 4711", to others."""
-    return f"{incident.user_name}'s {name_job(incident.called)}"
+def owners_job(incident: Incident, replicas: ToldReplicas | None = None) -> str:
+    """ "ada's job 4711", "3 of 8 replicas of ada's job team-a/vllm", to others."""
+    return f"{_some_of(replicas)}{incident.user_name}'s {_job(incident, replicas)}"
 
 
-def your_job(incident: Incident) -> str:
-    """ "your job 4711", to its owner."""
-    return f"your {name_job(incident.called)}"
+def your_job(incident: Incident, replicas: ToldReplicas | None = None) -> str:
+    """The same, to its owner: "your job 4711"."""
+    return f"{_some_of(replicas)}{your_whole_job(incident, replicas)}"
+
+
+def your_whole_job(incident: Incident, replicas: ToldReplicas | None) -> str:
+    """The same without how many of its replicas: what stays the same as these come and go."""
+    return f"your {_job(incident, replicas)}"
+
+
+def replicas_sentence(incident: Incident, replicas: ToldReplicas | None) -> str:
+    """ "3 of 8 replicas of job team-a/vllm leak."; empty for other jobs, and once all is over."""
+    if replicas is None or not replicas.names:
+        return ""
+    cause, severity = incident.key.cause, incident.severity
+    what = does(cause, severity=severity) if len(replicas.names) == 1 else do(cause, severity)
+    return f"{_some_of(replicas)}{_job(incident, replicas)} {what}."
+
+
+def replica_names(replicas: ToldReplicas | None) -> str:
+    """ "replica 0, replica 3 and 6 more"."""
+    names = () if replicas is None else replicas.names
+    more = [f"{len(names) - MAX_REPLICAS_NAMED} more"] * (len(names) > MAX_REPLICAS_NAMED)
+    return " and ".join([", ".join(names[:MAX_REPLICAS_NAMED]), *more])
+
+
+def _some_of(replicas: ToldReplicas | None) -> str:
+    return "" if replicas is None or not replicas.names else f"{replicas.counted} of "
+
+
+def _job(incident: Incident, replicas: ToldReplicas | None) -> str:
+    called = incident.called
+    return name_job(called if replicas is None else called._replace(group=launch_in_replica(called.group)))
 
 
 def end_by_clock(incident: Incident, now_unix_s: float) -> str | None:

@@ -20,7 +20,14 @@ from tidegauge.core.incidents.wording import (
     meaning,
     other_half,
 )
-from tidegauge_exporter.messages.headlines import as_of, end_by_clock, end_by_time_left, headline, your_job
+from tidegauge_exporter.messages.headlines import (
+    as_of,
+    end_by_clock,
+    end_by_time_left,
+    headline,
+    your_job,
+    your_whole_job,
+)
 from tidegauge_exporter.messages.text import clock, tidy, tidy_lines
 from tidegauge_exporter.messages.untrusted import MAX_NAME_CHARS, tamed_decision, tamed_story
 from tidegauge_exporter.messages.values import Story
@@ -33,6 +40,8 @@ class OwnerText(NamedTuple):
 
     incident: Incident
     """The tamed incident (``untrusted``)."""
+    whose: str
+    """ "your job 4711"."""
     by_time_left: str
     """The headline for texts that are read at once: "... out of memory in 14-22 min"."""
     by_clock: str
@@ -46,11 +55,13 @@ class OwnerText(NamedTuple):
 def owner_words(decision: Decision, story: Story, *, cluster: str, now_unix_s: float) -> OwnerText:
     """The growth, the forecast, the next actions, and advice to the owner."""
     policy_text = tidy_lines(str(decision.parameters.get("text", "")), MAX_POLICY_TEXT_CHARS)
-    incident = tamed_story(story).incident
+    story = tamed_story(story)
+    incident = story.incident
     said = incident_sentence(tamed_decision(decision).incident)
-    whose = your_job(incident)
+    whose = your_job(incident, story.replicas)
     return OwnerText(
         incident,
+        your_whole_job(incident, story.replicas),
         by_time_left=headline(incident, whose, end_by_time_left(incident, now_unix_s)),
         by_clock=headline(incident, whose, end_by_clock(incident, now_unix_s)),
         sentences=tuple(_sentences(as_of(incident, now_unix_s), policy_text, said=said)),

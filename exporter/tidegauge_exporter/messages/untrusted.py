@@ -14,7 +14,7 @@ from tidegauge.core.evidence.words import file_name
 from tidegauge.core.incidents import Incident, IncidentChange
 from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.messages.text import DASH, tidy
-from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.messages.values import Story, ToldReplicas
 
 MAX_ID_CHARS = 64
 MAX_NAME_CHARS = 80
@@ -34,7 +34,12 @@ def tamed_story(story: Story) -> Story:
         incident=tamed(story.incident),
         history=tuple(map(tamed_change, story.history)),
         decisions=tuple(map(tamed_record, story.decisions)),
+        replicas=None if story.replicas is None else _tamed_replicas(story.replicas),
     )
+
+
+def _tamed_replicas(replicas: ToldReplicas) -> ToldReplicas:
+    return replicas._replace(names=tuple(tidy(name, MAX_NAME_CHARS) for name in replicas.names))
 
 
 def tamed(incident: Incident) -> Incident:

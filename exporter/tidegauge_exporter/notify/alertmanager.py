@@ -15,13 +15,16 @@ from typing import Any, NamedTuple
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.oom_ends import oom_end
 from tidegauge.core.incidents.wording import incident_sentence, meaning
+from tidegauge.core.jobs.rank_groups import launch_in_replica
 from tidegauge.core.verdicts import Severity
 from tidegauge.http.client import HttpAnswer, HttpClient, NoResponseError
 from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.headlines import replicas_sentence
 from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.messages.values import INCIDENT_ALERT, Story
 from tidegauge_exporter.notify.deliveries import Deliveries
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.notify.replicas import told_as_one
 from tidegauge_exporter.notify.retries import is_due
 
 log = logging.getLogger(__name__)
@@ -83,37 +86,40 @@ class AlertmanagerSink:
 
     def take(self, stories: Sequence[Story]) -> None:
         """Post new and ended alerts at once, and the others once a minute."""
-        now_s = self._wall_s()
-        wanted = {story.incident.number: story.incident for story in stories if _is_worth_an_alert(story.incident)}
+        now_s, stories = self._wall_s(), told_as_one(stories)
+        wanted = {story.incident.number: story for story in stories if _is_worth_an_alert(story.incident)}
         over = self._over(wanted, now_s)
-        ended = {one.number: one for one in (story.incident for story in stories) if self._ended_anew(one)}
-        due = [one for _, one in sorted((wanted | ended).items()) if one.number in ended or self._is_due(one, now_s)]
+        ended = {story.incident.number: story for story in stories if self._ended_anew(story.incident)}
+        due = [
+            story for number, story in sorted((wanted | ended).items())
+            if number in ended or self._is_due(story, now_s)
+        ]  # fmt: skip
         fresh = [story for story in stories if self._may_have_left_alerts(story.incident, now_s)]
         alerts = [alert for story in fresh for alert in self._left_behind(story, now_s)]
         alerts += [self._resolved(number, now_s) for number in over]
-        for incident in due:
-            before = self._posted.get(incident.number)
-            if before is not None and before.labels != self._labels(incident):
-                alerts.append(self._resolved(incident.number, now_s))
-            alerts.append(self._firing(incident, now_s))
+        for story in due:
+            before = self._posted.get(story.incident.number)
+            if before is not None and before.labels != self._labels(story):
+                alerts.append(self._resolved(story.incident.number, now_s))
+            alerts.append(self._firing(story, now_s))
         for first in range(0, len(alerts), MAX_ALERTS_PER_REQUEST):
             self._post(alerts[first : first + MAX_ALERTS_PER_REQUEST])
         settled = self._settled | {story.incident.number for story in fresh}
         self._settled = settled & {story.incident.number for story in stories}
         for number in over:
             del self._posted[number]
-        for incident in due:
-            alert = self._firing(incident, now_s)
-            self._posted[incident.number] = _Posted(self._labels(incident), alert, now_s, incident.is_open)
+        for story in due:
+            alert, incident = self._firing(story, now_s), story.incident
+            self._posted[incident.number] = _Posted(self._labels(story), alert, now_s, incident.is_open)
 
     def is_away(self) -> bool:
         """True if Alertmanager has taken nothing for ten minutes."""
         since_s = self._failing_since_unix_s
         return since_s is not None and is_due(since_s, AWAY_AFTER_S, now_unix_s=self._wall_s())
 
-    def _is_due(self, incident: Incident, now_s: float) -> bool:
-        before = self._posted.get(incident.number)
-        if before is None or before.labels != self._labels(incident):
+    def _is_due(self, story: Story, now_s: float) -> bool:
+        before = self._posted.get(story.incident.number)
+        if before is None or before.labels != self._labels(story):
             return True
         return is_due(before.at_unix_s, REFRESH_EVERY_S, now_unix_s=now_s)
 
@@ -139,19 +145,21 @@ class AlertmanagerSink:
         had = {change.incident.severity for change in story.history}
         over = had - {incident.severity} if _is_worth_an_alert(incident) else had
         return [
-            _ended(self._firing(replace(incident, severity=severity), now_s), now_s)
+            _ended(self._firing(replace(story, incident=replace(incident, severity=severity)), now_s), now_s)
             for severity in sorted(over, key=lambda severity: severity.level)
             if severity.level >= Severity.WARNING.level
         ]
 
-    def _labels(self, incident: Incident) -> dict[str, str]:
-        job = incident.key.job
+    def _labels(self, story: Story) -> dict[str, str]:
+        incident, replicas = story.incident, story.replicas
+        job, group = incident.key.job, incident.group_name
         labels = {
             "alertname": INCIDENT_ALERT,
             "cluster": self._cluster,
             "job_id": job.job_id,
             "attempt": str(job.attempt),
-            "group": incident.group_name,
+            "group": group if replicas is None else launch_in_replica(group),
+            "server": "" if replicas is None else replicas.kind,
             "cause": incident.key.cause.value,
             "severity": incident.severity.value,
             "incident": str(incident.number),
@@ -159,12 +167,13 @@ class AlertmanagerSink:
         }
         return {name: value for name, value in labels.items() if value}  # to Alertmanager, an empty one is none
 
-    def _firing(self, incident: Incident, now_s: float) -> dict[str, Any]:
+    def _firing(self, story: Story, now_s: float) -> dict[str, Any]:
+        incident = story.incident
         opened_s = min(incident.opened_unix_s, now_s)
-        report = self._links.incident(incident.number)
+        report = self._links.incident(story.look_first.number)
         dashboard = self._links.job(self._cluster, incident.key.job, (opened_s - 3600.0, None))
         annotations = {
-            "summary": incident_sentence(incident),
+            "summary": f"{replicas_sentence(incident, story.replicas)} {incident_sentence(incident)}".strip(),
             "description": incident.explanation or meaning(incident),
             "runbook_url": self._links.runbook(INCIDENT_ALERT),
             "dashboard_url": dashboard,
@@ -172,7 +181,7 @@ class AlertmanagerSink:
             "report_url": report,
         }
         alert = {
-            "labels": self._labels(incident),
+            "labels": self._labels(story),
             "annotations": {name: text for name, text in annotations.items() if text},
             "startsAt": _rfc3339(opened_s),
             "endsAt": _rfc3339(now_s + LASTS_S),

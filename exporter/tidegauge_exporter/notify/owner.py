@@ -18,6 +18,7 @@ from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.deliveries import Deliveries
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.ports import Posted, RefusedError, RetryLaterError
+from tidegauge_exporter.notify.replicas import affected, told_as_one
 from tidegauge_exporter.notify.retries import Attempts
 from tidegauge_exporter.notify.story_lines import (
     decision_digest,
@@ -27,6 +28,7 @@ from tidegauge_exporter.notify.story_lines import (
     incident_key,
     known,
     people_face,
+    rung_digest,
 )
 from tidegauge_exporter.notify.threads import posted_from
 
@@ -84,6 +86,9 @@ class OwnerWay(Protocol):
     def explain(self, story: Story, *, posted: Posted) -> None:
         """Reply to ``posted`` with the evidence about the incident."""
 
+    def count(self, story: Story, *, posted: Posted) -> None:
+        """Reply to ``posted`` with how many replicas of the server are affected by now."""
+
 
 class OwnerNotifier:
     """Notifies owners in one way, each message once. ``tell`` may be called from any thread; ``take`` sends replies."""
@@ -98,6 +103,8 @@ class OwnerNotifier:
         self._telling = threading.Lock()
         self._threads: Mapping[int, str] = {}
         """Keys in the journal by number of the incident."""
+        self._taken: Sequence[Story] = ()
+        """The latest of all incidents, those of a server's replicas each by itself."""
         self._late: set[str] = set()
         """Keys of warnings that are being sent late."""
 
@@ -119,25 +126,43 @@ class OwnerNotifier:
 
     def take(self, stories: Sequence[Story]) -> None:
         """Reply to the messages that the owner got with the actions since."""
+        self._taken, stories = stories, told_as_one(stories)
         self._threads = {story.incident.number: incident_key(story.incident) for story in stories}
         with self._attempts.round(self._wall_s()):
             for story in stories:
                 what = f"what was done about incident {story.incident.number}"
                 self._attempts.make(what, partial(self._follow, story))
-            for story in stories if self._way.revises else ():
+            for story in stories:
+                if not self._way.revises and story.replicas is None:
+                    continue
                 what = f"the buttons of incident {story.incident.number}"
                 self._attempts.make(what, partial(self._revise, story), kind=UPDATES)
 
     def _tell(self, decision: Decision, story: Story) -> str:
         key, now_s = _told_key(decision), self._wall_s()
         if self._said(key) is None:
+            story = self._joined(story)
+            if story.replicas is not None and (before := posted_from(self._said(_rung_key(decision, story)))):
+                self._note(key, before, story)
+                return self._way.told
             posted = self._way.tell(decision, story, before=self._before(story), now_unix_s=now_s)
             self._note(incident_key(story.incident), posted, story)
             self._note(key, posted, story)
+            if story.replicas is not None:
+                self._note(_rung_key(decision, story), posted, story)
+                self._note_count(story)
+                self._note_shown(story)
             if (found := _found_key(story)) is not None:  # it is in the message
                 self._note(found, posted, story)
             self._way.complete(story, posted, now_unix_s=now_s)
         return self._way.told
+
+    def _joined(self, story: Story) -> Story:
+        """The story with those that are told with it."""
+        if story.incident.told_as is None or story.replicas is not None:
+            return story
+        others = [one for one in self._taken if one.incident.number != story.incident.number]
+        return told_as_one([story, *others])[0]
 
     def _follow(self, story: Story) -> bool:
         said = self._tell_late(story)
@@ -147,22 +172,38 @@ class OwnerNotifier:
                 self._way.follow(record, story, posted=thread)
                 self._note(key, thread, story)
                 said = True
-        return self._explain(story) or said
+        return any([self._explain(story), self._count(story), said])
+
+    def _count(self, story: Story) -> bool:
+        """Tell that twice as many replicas of a server are affected as at the last time."""
+        thread, told = self._thread(story), self._said(_count_key(story))
+        if thread is None or affected(story) < 2 * max(1, int(told or 1)):
+            return False
+        self._way.count(story, posted=thread)
+        self._note_count(story)
+        return True
+
+    def _note_count(self, story: Story) -> None:
+        self._journal.say(self.name, _count_key(story), str(affected(story)), over=not story.incident.is_open)
 
     def _revise(self, story: Story) -> bool:
-        """Bring sent messages up to date after what people did, and at the end of the incident: old buttons go."""
-        shown = digest(*people_face(story), *([] if story.incident.is_open else ["closed"]))
-        key, thread = f"shown/{incident_key(story.incident)}", self._thread(story)
-        before = self._said(key)
-        if thread is None or (before or UNTOUCHED) == shown:
+        """Bring sent messages up to date after what people did, as replicas of a server come and go, and at the end of
+        the incident: old buttons go."""
+        before, thread = self._said(_shown_key(story)), self._thread(story)
+        if thread is None or (before or UNTOUCHED) == _shown(story):
             return False
-        told = [record.decision for record in story.decisions if not self._is_missing(record) and _was_told(record)]
-        for decision in told:
-            posted = posted_from(self._said(_told_key(decision)))
+        told: dict[Posted, Decision] = {}
+        for record in filter(_was_told, story.decisions):
+            posted = posted_from(self._said(_told_key(record.decision)))
             if posted is not None:
-                self._way.revise(decision, story, posted=posted, now_unix_s=self._wall_s())
-        self._journal.say(self.name, key, shown, over=not story.incident.is_open)
+                told.setdefault(posted, record.decision)
+        for posted, decision in told.items():
+            self._way.revise(decision, story, posted=posted, now_unix_s=self._wall_s())
+        self._note_shown(story)
         return bool(told)
+
+    def _note_shown(self, story: Story) -> None:
+        self._journal.say(self.name, _shown_key(story), _shown(story), over=not story.incident.is_open)
 
     def _explain(self, story: Story) -> bool:
         """Send line, holder and cause once they are known, and again when they are better known."""
@@ -244,6 +285,25 @@ def _tried(way: OwnerNotifier, decision: Decision, story: Story) -> str | RetryL
 
 def _told_key(decision: Decision) -> str:
     return f"told/{decision_digest(decision)}"
+
+
+def _rung_key(decision: Decision, story: Story) -> str:
+    """Of what a rung of the policy says of a server: all its replicas are in one message."""
+    return f"rung/{incident_key(story.incident)}/{rung_digest(decision)}"
+
+
+def _shown_key(story: Story) -> str:
+    return f"shown/{incident_key(story.incident)}"
+
+
+def _shown(story: Story) -> str:
+    """A digest of what edits a sent message."""
+    many = () if story.replicas is None else story.replicas.names
+    return digest(*people_face(story), *many, *([] if story.incident.is_open else ["closed"]))
+
+
+def _count_key(story: Story) -> str:
+    return f"replicas/{incident_key(story.incident)}"
 
 
 def _found_prefix(story: Story) -> str:

@@ -101,6 +101,9 @@ class MessageFormat(Protocol):
     def act_reply(self, act: PersonAct) -> Message:
         """A reply about what a person did."""
 
+    def replicas_reply(self, story: Story) -> Message:
+        """A reply about how many replicas of a server are affected by now."""
+
     @property
     def revises_owner(self) -> bool:
         """Whether a message to the owner changes after what people do: it has buttons."""

@@ -49,7 +49,7 @@ class _Known(NamedTuple):
         incident = story.incident
         if not incident.is_open:
             incident = replace(incident, findings=(), explanation=None, snapshots=(), reports=(), evidence=())
-        return cls(Story(incident), _mark(story))
+        return cls(Story(incident, replicas=story.replicas), _mark(story))
 
 
 class Storms:

@@ -41,9 +41,32 @@ class Batch(NamedTuple):
 
 def lines_of(story: Story) -> list[StoryLine]:
     """All lines of a story, by time. The head of the thread has moving figures."""
-    changes = [_of_change(change) for change in _history(story) if change.kind is not ChangeKind.UPDATED]
+    if story.replicas is None:
+        changes = [_of_change(change) for change in _history(story) if change.kind is not ChangeKind.UPDATED]
+    else:
+        changes = _of_replicas(story)
     acts = {line.key: line for line in map(_of_act, reversed(_done(story.acts)))}  # the first of those with one key
-    return sorted([*changes, *_of_decisions(story.decisions), *acts.values()], key=lambda line: line.at_unix_s)
+    return sorted([*changes, *_of_decisions(story), *acts.values()], key=lambda line: line.at_unix_s)
+
+
+def _of_replicas(story: Story) -> list[StoryLine]:
+    """Of a server's replicas: the beginning, each severity and each finding once, and the end. How many they are, and
+    that they recover, is in the head: the history of one that is long over is not there any more, and what one of them
+    does is no news of the others."""
+    lines: dict[str, StoryLine] = {}
+    for change in story.history:
+        if change.kind is ChangeKind.OPENED and change.incident.number == story.incident.number:
+            line = _of_change(change)
+        elif change.kind is ChangeKind.ESCALATED:
+            key = digest("change", change.kind.value, change.incident.severity.value)
+            line = StoryLine(key, change.at_unix_s, change)
+        elif change.kind is ChangeKind.EVIDENCE:
+            key = digest("change", change.kind.value, known(change.incident) or "")
+            line = StoryLine(key, change.at_unix_s, change)
+        else:
+            continue
+        lines.setdefault(line.key, line)
+    return [*lines.values(), *([] if story.incident.is_open else [_of_change(_end(story.incident))])]
 
 
 def _of_act(act: PersonAct) -> StoryLine:
@@ -76,6 +99,7 @@ def face(story: Story) -> str:
         str(len(incident.reports)),
         known(incident) or "",
         "" if latest is None else _state_of(latest),
+        *([] if story.replicas is None else story.replicas.names),
         *people_face(story),
     )
 
@@ -135,13 +159,22 @@ def decision_key(decision_id: str, decided_s: float) -> str:
     return digest(decision_id, f"{decided_s:.3f}")
 
 
+def rung_digest(decision: Decision) -> str:
+    """A digest of what asked for it: the same for all replicas of a server, and for all tries."""
+    return digest(decision.rule, str(decision.rung))
+
+
 def _history(story: Story) -> Sequence[IncidentChange]:
     """The history with the end of the incident, even if the given history lacks it."""
     incident = story.incident
     if incident.is_open or any(change.kind is ChangeKind.CLOSED for change in story.history):
         return story.history
+    return (*story.history, _end(incident))
+
+
+def _end(incident: Incident) -> IncidentChange:
     at_unix_s = incident.updated_unix_s if incident.closed_unix_s is None else incident.closed_unix_s
-    return (*story.history, IncidentChange(ChangeKind.CLOSED, at_unix_s, incident))
+    return IncidentChange(ChangeKind.CLOSED, at_unix_s, incident)
 
 
 def _of_change(change: IncidentChange) -> StoryLine:
@@ -150,21 +183,30 @@ def _of_change(change: IncidentChange) -> StoryLine:
     return StoryLine(digest("change", change.kind.value, moment), change.at_unix_s, change)
 
 
-def _of_decisions(records: Sequence[DecisionRecord]) -> list[StoryLine]:
+def _of_decisions(story: Story) -> list[StoryLine]:
     """Lines of ended decisions, and of the first few kinds of decisions not carried out."""
-    ended = [
-        StoryLine(digest("ended", record.decision.decision_id), ended_s(record), record)
-        for record in records
-        if has_ended(record)
-    ]
+    ended: dict[str, StoryLine] = {}
+    for record in filter(has_ended, story.decisions):
+        key = _ended_key(record) if story.replicas is None else _ended_key_of_server(record)
+        ended.setdefault(key, StoryLine(key, ended_s(record), record))
     considered: dict[str, StoryLine] = {}
-    for record in records:
+    for record in story.decisions:
         decision = record.decision
         if decision.disposition is not Disposition.DO:
             # Not by the reason's words: they hold figures that move, and it would be told again and again.
             key = digest(decision.disposition.value, decision.action.value, decision.brake or "")
             considered.setdefault(key, StoryLine(key, decision.decided_s, record))
-    return ended + list(considered.values())[:MAX_CONSIDERED]
+    return [*ended.values(), *list(considered.values())[:MAX_CONSIDERED]]
+
+
+def _ended_key(record: DecisionRecord) -> str:
+    return digest("ended", record.decision.decision_id)
+
+
+def _ended_key_of_server(record: DecisionRecord) -> str:
+    """The same for what a rung of the policy says of each replica of a server."""
+    outcome = "" if record.outcome is None else record.outcome.value
+    return digest("ended", record.decision.action.value, rung_digest(record.decision), outcome)
 
 
 def _latest_action(story: Story) -> DecisionRecord | None:

@@ -45,6 +45,8 @@ class Thread(Conversation):
     """Keys of sent lines in their order."""
     told_before_unix_s: float = 0.0
     """Time before which all lines were sent or left out."""
+    replicas: int = 0
+    """Of a server: how many replicas its latest message about them named, the head included."""
 
     def with_told(self, *keys: str, at_unix_s: float) -> Thread:
         """The thread with further sent lines; ``at_unix_s`` is the time of the latest of them."""

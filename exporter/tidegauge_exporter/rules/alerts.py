@@ -440,20 +440,22 @@ class Mute:
     source_severity: str | None = None
     """``None``: of any severity."""
     target_severity: str | None = None
+    of_server: bool = False
+    """Only such sources as are about an inference server: they are about all its groups of ranks, and have no label
+    ``group``."""
 
+
+_TOLD_BY_INCIDENTS = (
+    "TidegaugeLeak",
+    "TidegaugeLeakOomSoon",
+    "TidegaugeFragmentation",
+    "TidegaugeOutOfMemory",
+    "TidegaugeUntrackedGrowth",
+)
 
 MUTES: tuple[Mute, ...] = (
-    Mute(
-        (INCIDENT_ALERT,),
-        (
-            "TidegaugeLeak",
-            "TidegaugeLeakOomSoon",
-            "TidegaugeFragmentation",
-            "TidegaugeOutOfMemory",
-            "TidegaugeUntrackedGrowth",
-        ),
-        JOB_NAMES,
-    ),
+    Mute((INCIDENT_ALERT,), _TOLD_BY_INCIDENTS, JOB_NAMES),
+    Mute((INCIDENT_ALERT,), _TOLD_BY_INCIDENTS, ("cluster", "job_id", "attempt"), of_server=True),
     Mute(
         ("TidegaugeLeakOomSoon", "TidegaugeOutOfMemory"),
         (

@@ -59,6 +59,7 @@ def _mute_table() -> str:
     lines = ["| while this fires | these are muted | for the same |", "| --- | --- | --- |"]
     for mute in MUTES:
         sources = ", ".join(mute.sources) + (f" ({mute.source_severity})" if mute.source_severity else "")
+        sources += " about an inference server" if mute.of_server else ""
         targets = ", ".join(mute.targets) + (f" ({mute.target_severity})" if mute.target_severity else "")
         lines.append(f"| {sources} | {targets} | `{', '.join(mute.equal)}` |")
     return "\n".join(lines) + "\n"

@@ -40,7 +40,8 @@ JOB_RUNBOOK: tuple[RunbookEntry, ...] = (
         INCIDENT_ALERT,
         means="Tidegauge opened an incident about a job's memory: a leak, fragmentation, growth outside the allocator "
         "or on the host, an out-of-memory error, or an exceeded GPU share. The service posts it itself, not a rule; "
-        "while it is open, rule alerts about the same attempt's memory are muted.",
+        "while it is open, rule alerts about the same attempt's memory are muted. Of an inference server, one alert is "
+        "about all replicas that do it.",
         affects="One job and its owner. On a shared GPU also the other jobs there.",
         first_look="The incident's page: which ranks, since which step, the predicted OOM, and what the policy did or "
         "will do (last lines).",

@@ -24,6 +24,7 @@ class ClickableMessages:
     change_reply = staticmethod(messages.change_reply)
     action_reply = staticmethod(messages.action_reply)
     act_reply = staticmethod(messages.act_reply)
+    replicas_reply = staticmethod(messages.replicas_reply)
     owner_followup = staticmethod(messages.owner_followup)
     owner_evidence = staticmethod(messages.owner_evidence)
     alert_message = staticmethod(messages.alert_message)
@@ -36,14 +37,14 @@ class ClickableMessages:
         plain = messages.incident_message(story, cluster=cluster, links=links, now_unix_s=now_unix_s)
         if not offered(story.incident):
             return plain
-        return _with(plain, self._buttons.menu(Subject.of(story.incident)))
+        return _with(plain, self._buttons.menu(Subject.of(story.look_first)))
 
     def owner_message(
         self, decision: Decision, story: Story, *, cluster: str, links: Links, now_unix_s: float
     ) -> Message:
         plain = messages.owner_message(decision, story, cluster=cluster, links=links, now_unix_s=now_unix_s)
         asked = messages.acts_left(story, offered(story.incident), now_unix_s=now_unix_s)
-        return _with(plain, self._buttons.row(Subject.of(story.incident), asked))
+        return _with(plain, self._buttons.row(Subject.of(story.look_first), asked))
 
 
 def _with(plain: Message, row: Sequence[Block]) -> Message:

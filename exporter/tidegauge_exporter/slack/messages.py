@@ -39,13 +39,15 @@ from tidegauge_exporter.messages.headlines import (
     end_by_time_left,
     headline,
     owners_job,
+    replica_names,
+    replicas_sentence,
     seconds_left,
     sign,
 )
 from tidegauge_exporter.messages.owner_text import owner_words
 from tidegauge_exporter.messages.text import clock, code, local_clock, tidy
 from tidegauge_exporter.messages.untrusted import MAX_NAME_CHARS, tamed, tamed_change, tamed_record, tamed_story
-from tidegauge_exporter.messages.values import Alert, AlertGroup, Story
+from tidegauge_exporter.messages.values import Alert, AlertGroup, Story, ToldReplicas
 from tidegauge_exporter.notify.ports import Message
 from tidegauge_exporter.slack.blocks import Block, context, fields, header, link_row, message, paragraph
 
@@ -63,19 +65,19 @@ _CHANGE_SIGNS = {
 
 def incident_message(story: Story, *, cluster: str, links: Links, now_unix_s: float) -> Message:
     """The first message of an incident's thread."""
-    asked = link_row(chosen_links(story.incident, cluster=cluster, links=links))
+    asked = link_row(chosen_links(story.look_first, cluster=cluster, links=links))
     story = tamed_story(story)
     incident = story.incident
-    whose = owners_job(incident)
+    whose = owners_job(incident, story.replicas)
     return message(
         f"{sign(incident)} {headline(incident, whose, end_by_time_left(incident, now_unix_s))}",
         [header(f"{sign(incident)} {headline(incident, whose, end_by_clock(incident, now_unix_s))}")],
         paragraph(_sentences(incident, now_unix_s)),
         evidence_paragraph(incident),
-        _figures(incident, now_unix_s),
+        _figures(story, now_unix_s),
         paragraph([*_deeds(story, now_unix_s), *people_lines(story.acts, now_unix_s=now_unix_s)]),
         asked,
-        context(_footer(incident, cluster, now_unix_s)),
+        context(_footer(story, cluster, now_unix_s)),
     )
 
 
@@ -110,6 +112,14 @@ def action_reply(record: DecisionRecord) -> Message:
 
 revises_owner = False
 """Without buttons the message to the owner stays as it was sent."""
+
+
+def replicas_reply(story: Story) -> Message:
+    """How many replicas of a server are affected by now, as a reply in the thread about it."""
+    story = tamed_story(story)
+    sentence = replicas_sentence(story.incident, story.replicas)
+    line = f"{_CHANGE_SIGNS[ChangeKind.SPREAD]} {sentence}"
+    return message(line, paragraph([f"{line[:-1]}: {replica_names(story.replicas)}"]))
 
 
 def act_reply(act: PersonAct) -> Message:
@@ -153,7 +163,8 @@ def _lasted(incident: Incident, closed_s: float) -> str:
     return f", after {format_duration(lasted_s)}." if lasted_s >= 0 else "."
 
 
-def _figures(incident: Incident, now_unix_s: float) -> list[Block]:
+def _figures(story: Story, now_unix_s: float) -> list[Block]:
+    incident, replicas = story.incident, story.replicas
     job = incident.key.job
     shown = incident.called.job_id
     goes_by_name = shown != job.job_id and shown == incident.job_name
@@ -164,12 +175,12 @@ def _figures(incident: Incident, now_unix_s: float) -> list[Block]:
         ("Job", code(shown) + (f", attempt {job.attempt}" if job.attempt else "")),
         ("Name", code(incident.job_name) if incident.job_name and not goes_by_name else None),
         ("Id", None if job.job_id == shown else code(job.job_id)),
-        ("Ranks", _ranks(incident)),
+        ("Ranks", _ranks(incident)) if replicas is None else ("Replicas", _replicas(replicas)),
         ("Growth", _growth(incident)),
     ]
     if not closed:
         pairs += [
-            ("Look first at", _place(first) if first else None),
+            ("Look first at", _place(first, incident.group_name if replicas else "") if first else None),
             ("Since", None if incident.onset_step is None else f"step {incident.onset_step:,}"),
             ("Out of memory", _end(incident, now_unix_s)),
         ]
@@ -186,8 +197,13 @@ def _ranks(incident: Incident) -> str | None:
     return f"{name_ranks(incident.ranks, left_out=incident.ranks_left_out)} of {incident.world_size}"
 
 
-def _place(finding: RankFinding) -> str:
-    return f"rank {finding.rank} on {rank_place(code(finding.hostname), finding.gpu)}"
+def _replicas(replicas: ToldReplicas) -> str | None:
+    return f"{replicas.counted}: {code(replica_names(replicas))}" if replicas.names else None
+
+
+def _place(finding: RankFinding, replica: str) -> str:
+    where = f"rank {finding.rank} on {rank_place(code(finding.hostname), finding.gpu)}"
+    return f"{code(replica)}, {where}" if replica else where
 
 
 def _growth(incident: Incident) -> str | None:
@@ -215,13 +231,22 @@ def _deeds(story: Story, now_unix_s: float) -> list[str]:
     return told
 
 
-def _footer(incident: Incident, cluster: str, now_unix_s: float) -> str:
+def _footer(story: Story, cluster: str, now_unix_s: float) -> str:
+    incident = story.incident
     opened, figures = (clock(at_s, now_unix_s) for at_s in (incident.opened_unix_s, incident.updated_unix_s))
-    parts = [f"Incident {incident.number}", incident.state.value, f"cluster {tidy(cluster, MAX_NAME_CHARS)}"]
+    parts = [_numbers(story), incident.state.value, f"cluster {tidy(cluster, MAX_NAME_CHARS)}"]
     parts += [part for part in (other_half(incident),) if part]
     parts += [f"opened {opened}"] * (opened is not None)
     parts += [f"figures from {figures}"] * (figures is not None and incident.is_open)
     return " \N{MIDDLE DOT} ".join(parts)
+
+
+def _numbers(story: Story) -> str:
+    """ "Incident 12", "Incidents 12, 13 and 4 more"."""
+    numbers = (story.incident.number,) if story.replicas is None else story.replicas.numbers
+    more = [f"{len(numbers) - MAX_LISTED} more"] * (len(numbers) > MAX_LISTED)
+    listed = " and ".join([", ".join(map(str, numbers[:MAX_LISTED])), *more])
+    return f"Incident{'s' * (len(numbers) > 1)} {listed}"
 
 
 def owner_message(decision: Decision, story: Story, *, cluster: str, links: Links, now_unix_s: float) -> Message:
@@ -234,7 +259,7 @@ def owner_message(decision: Decision, story: Story, *, cluster: str, links: Link
         paragraph(["\n\n".join(words.sentences)]),
         paragraph(people_lines(story.acts, now_unix_s=now_unix_s)),
         paragraph(words.evidence),
-        link_row(chosen_links(story.incident, cluster=cluster, links=links)),
+        link_row(chosen_links(story.look_first, cluster=cluster, links=links)),
         context(words.footer),
     )
 
@@ -302,9 +327,10 @@ def _alert_title(alerts: Sequence[Alert], firing: int) -> str:
 
 def storm_message(stories: Sequence[Story], *, cluster: str, links: Links, now_unix_s: float) -> Message:
     """Many incidents: counts by cause and severity, the most urgent by name, and the number of those that are over."""
-    told = [tamed(story.incident) for story in stories]
-    incidents = [one for one in told if one.is_open] or told
-    incidents.sort(key=lambda one: _urgency(one, now_unix_s))
+    tame = sorted(map(tamed_story, stories), key=lambda story: _urgency(story.incident, now_unix_s))
+    told = [story.incident for story in tame]
+    listed = [story for story in tame if story.incident.is_open] or tame
+    incidents = [story.incident for story in listed]
     over = sum(not one.is_open for one in told)
     where = f"on cluster {tidy(cluster, MAX_NAME_CHARS)}"
     if over < len(told):
@@ -318,7 +344,7 @@ def storm_message(stories: Sequence[Story], *, cluster: str, links: Links, now_u
         title,
         [header(title)],
         paragraph([_extent(incidents, began_s, now_unix_s), *_by_cause(incidents)]),
-        paragraph(["Most urgent:", *(_incident_line(one, now_unix_s) for one in incidents[:MAX_LISTED])]),
+        paragraph(["Most urgent:", *(_incident_line(one, now_unix_s) for one in listed[:MAX_LISTED])]),
         context(
             ", ".join([f"{rest:,} more not listed"] * (rest > 0) + [f"{over:,} resolved"] * (0 < over < len(told)))
         ),
@@ -400,8 +426,9 @@ def _extent(incidents: Sequence[Incident], began_s: float, now_unix_s: float) ->
     return f"{format_count(jobs, 'job')} of {format_count(users, 'user')} affected{first}."
 
 
-def _incident_line(incident: Incident, now_unix_s: float) -> str:
-    told = headline(incident, owners_job(incident), end_by_time_left(incident, now_unix_s))
+def _incident_line(story: Story, now_unix_s: float) -> str:
+    incident = story.incident
+    told = headline(incident, owners_job(incident, story.replicas), end_by_time_left(incident, now_unix_s))
     return f"{sign(incident)} {told} (#{incident.number})"
 
 

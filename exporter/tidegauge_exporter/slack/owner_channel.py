@@ -81,6 +81,9 @@ class SlackWay:
     def explain(self, story: Story, *, posted: Posted) -> None:
         self._chat.post(posted.channel, self._look.owner_evidence(story), thread=posted)
 
+    def count(self, story: Story, *, posted: Posted) -> None:
+        self._chat.post(posted.channel, self._look.replicas_reply(story), thread=posted)
+
     def _conversation(self, user_name: str) -> str:
         channel = self._chat.direct(user_name)
         if channel is None:

@@ -1,5 +1,5 @@
 """The admins' channel on Slack: one thread an incident, one a storm, one message a group of alerts. An out-of-memory
-error goes into the thread of the growth that it ended.
+error goes into the thread of the growth that it ended; replicas of a server that are told as one have one thread.
 
 The journal has each message before the next is sent: a crash between the two repeats one message, and loses none.
 """
@@ -21,6 +21,7 @@ from tidegauge_exporter.notify.deliveries import CountedChat, Deliveries
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.plots import upload_plot
 from tidegauge_exporter.notify.ports import Chat, Message, MessageFormat, PlotDrawer, Posted, RefusedError
+from tidegauge_exporter.notify.replicas import affected, told_as_one
 from tidegauge_exporter.notify.retries import Attempts, is_due
 from tidegauge_exporter.notify.storms import UPDATES, Storms
 from tidegauge_exporter.notify.story_lines import (
@@ -86,7 +87,7 @@ class SlackSink:
     def take(self, stories: Sequence[Story]) -> None:
         """Post new threads and updates. Heads of threads come first, so that many replies delay no incident. While one
         of Slack's methods fails (to post, to update, to upload), what the others do goes on."""
-        now_s = self._wall_s()
+        now_s, stories = self._wall_s(), told_as_one(stories)
         if self._journal.said(SLACK, BORN) is None:
             self._journal.say(SLACK, BORN, repr(now_s))
         with self._attempts.round(now_s):
@@ -102,6 +103,7 @@ class SlackSink:
                     plot = partial(self._plot, story, now_s)
                     self._attempts.make(f"the plot of {_name(story)}", plot, kind=PLOTS)
                     self._attempts.make(f"a line about {_name(story)}", partial(self._tell_lines, story))
+                    self._attempts.make(f"the replicas of {_name(story)}", partial(self._tell_replicas, story))
 
     def check(self) -> None:
         self._chat.check(owners=False, plots=self._draw is not None)
@@ -176,7 +178,8 @@ class SlackSink:
         """Post the head, ``within`` the thread of another message."""
         message = self._head(story, now_s)
         channel, ts = self._chat.post(self._channel if within is None else within.channel, message, thread=within)
-        self._write(story, Thread(channel, ts, face(story), digest(repr(message)), now_s, within is not None))
+        body, in_storm, many = digest(repr(message)), within is not None, affected(story)
+        self._write(story, Thread(channel, ts, face(story), body, now_s, in_storm, replicas=many))
         if within is None:
             self._storms.note_thread(story, now_s)
         return True
@@ -224,6 +227,16 @@ class SlackSink:
             self._chat.post(thread.channel, self._reply(line), thread=thread.posted)
             thread = self._write(story, thread.with_told(line.key, at_unix_s=line.at_unix_s))
         return bool(batch.lines)
+
+    def _tell_replicas(self, story: Story) -> bool:
+        """Tell that twice as many replicas of a server are affected as the latest message says: nobody is notified of
+        edits."""
+        thread, many = self._thread(story), affected(story)
+        if thread is None or many < 2 * max(1, thread.replicas):
+            return False
+        self._chat.post(thread.channel, self._look.replicas_reply(story), thread=thread.posted)
+        self._write(story, replace(thread, replicas=many))
+        return True
 
     def _head(self, story: Story, now_s: float) -> Message:
         return self._look.incident_message(story, cluster=self._cluster, links=self._links, now_unix_s=now_s)

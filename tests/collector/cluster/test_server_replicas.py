@@ -16,7 +16,7 @@ from tidegauge.cluster.api.overview import Overview
 from tidegauge.cluster.coordinator.grouping import RankOnNode, job_of, job_views
 from tidegauge.cluster.web.jobs_page import JobsAsked, JobsShown, jobs_page
 from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.incidents import Closure
+from tidegauge.core.incidents import Closure, ToldAs
 from tidegauge.core.incidents.tracker import IncidentTracker
 from tidegauge.core.incidents.wording import incident_sentence
 from tidegauge.core.jobs.kubernetes import PodPlace
@@ -120,6 +120,7 @@ def test_an_incident_of_a_replica_says_how_many_others_do_it_by_time_and_a_scale
     tracker, known = IncidentTracker((), next_number=1), RankGroups()
     opened = tracker.update(views(eight(3), known), now_s=NOW_S)
     assert [change.incident.key.job.group for change in opened] == [f"pod vllm-{pid}" for pid in range(3)]
+    assert {change.incident.told_as for change in opened} == {ToldAs(1, NOW_S)}
     sentence = incident_sentence(opened[0].incident)
     assert sentence.startswith("Rank 0 of job team-a/vllm (pod vllm-0) leaks memory; at this rate")
     assert sentence.endswith(" 3 of 8 replicas grow.")

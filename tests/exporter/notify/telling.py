@@ -140,6 +140,9 @@ class PlainLook:
         ended = record.decision.disposition.value if record.outcome is None else record.outcome.value
         return Message(f"{record.decision.action.value} {ended} {record.decision.decision_id}")
 
+    def replicas_reply(self, story: Story) -> Message:
+        return Message("" if story.replicas is None else story.replicas.counted)
+
     def owner_message(
         self, decision: Decision, story: Story, *, cluster: str, links: Links, now_unix_s: float
     ) -> Message:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from exporter.notify.telling import LINKS, Clock, closed, escalated, happened, story, warning
-from sample_views import NOW_S
+from incident_watch import Watch, replica
+from sample_views import LEAK, NOW_S
 from scheduler_values import died_of_oom
 from serving import Serving
 from tidegauge.core.incidents import ChangeKind, IncidentState
-from tidegauge.core.verdicts import Severity
+from tidegauge.core.verdicts import OK, Severity
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.alertmanager import (
@@ -152,6 +153,35 @@ def test_alertmanager_alert_is_refreshed_once_a_minute(fake: FakeAlertmanager) -
     bench.take(happened(warning(1), ChangeKind.UPDATED, 60.0), after_s=REFRESH_EVERY_S)
     assert len(fake.requests) == 2
     assert bench.fires(fake.alerts[0])
+
+
+def test_replicas_of_a_server_are_one_alert_that_stays_the_same_as_they_come_and_go(fake: FakeAlertmanager) -> None:
+    bench, watch = Bench(fake.url), Watch()
+
+    def told(*leaking: int) -> list[Story]:
+        watch.see(*(replica(number, LEAK if number in leaking else OK) for number in range(8)), for_s=200)
+        newest = {change.incident.number: change.incident for change in watch.told}
+        newest |= {one.number: one for one in watch.tracker.incidents}
+        return [Story(one) for one in newest.values()]
+
+    bench.clock.now_s = watch.now_s
+    bench.take(*told(0, 1))
+    (first,) = fake.alerts
+    assert first["labels"] == {
+        "alertname": "TidegaugeIncident", "cluster": "rose", "job_id": "team-a/vllm", "attempt": "0", "cause": "leak",
+        "severity": "critical", "incident": "1", "user_name": "ada", "server": "Deployment",
+    }  # fmt: skip
+    assert first["annotations"]["summary"].startswith("2 of 8 replicas of job team-a/vllm leak. Rank 0 of job")
+    bench.take(*told(1, 2, 3), after_s=200.0)
+    (second,) = fake.alerts
+    assert (second["labels"], second["startsAt"]) == (first["labels"], first["startsAt"])
+    assert second["annotations"]["summary"].startswith("3 of 8 replicas of job team-a/vllm leak.")
+    assert second["annotations"]["report_url"].endswith("incident=2"), "the first has recovered"
+    bench.take(*told(), after_s=200.0)
+    bench.take(*told(), after_s=ENDS_LATER_S)
+    (last,) = fake.alerts
+    assert last["labels"] == first["labels"]
+    assert not bench.fires(last)
 
 
 @pytest.mark.parametrize("told", [True, False])

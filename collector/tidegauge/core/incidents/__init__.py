@@ -1,6 +1,7 @@
 """Incidents: problems of a job's memory that somebody should know of, from the first alarm to the end.
 
-One incident per attempt of a job and cause: a leak on 64 ranks is one, a leak on rank 3 alone is one that says so.
+One incident per group of ranks in an attempt of a job, and cause: a leak on 64 ranks is one, a leak on rank 3 alone is
+one that says so.
 Values only; ``core.incidents.tracker`` makes them. Times are unix seconds unless the name says otherwise.
 """
 
@@ -116,6 +117,14 @@ class OomEnd(NamedTuple):
     """The attempt of the job has ended; else a part of its ranks, as far as is known."""
 
 
+class ToldAs(NamedTuple):
+    """The first of the incidents that people are told of as one: those of one cause in replicas of a server, as long as
+    one of them is not closed."""
+
+    number: int
+    opened_unix_s: float
+
+
 @dataclass(frozen=True)
 class RankFinding:
     """One rank's part in an incident, as of the last update."""
@@ -200,6 +209,9 @@ class Incident:
     """For an out-of-memory error: the number of the incident of growth that it ended, or came in."""
     replicas: Optional[Replicas] = None
     """As ``JobView.replicas``, when its figures were last seen."""
+    told_as: Optional[ToldAs] = None
+    """Of a replica of an inference server: the first incident of the same story, which may be this one; ``None`` for
+    any other job."""
 
     @property
     def is_open(self) -> bool:

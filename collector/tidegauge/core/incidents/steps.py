@@ -90,7 +90,10 @@ class IncidentRules:
     sent by its node some seconds to minutes later."""
     most_per_tenant: int = 100
     """Incidents of one user that are open or were opened within the last hour; more are not opened. Jobs cost nothing
-    to make up, and each incident takes place in the database for months. Nobody reads more of one user's."""
+    to make up, and each incident takes place in the database for months. Nobody reads more of one user's. What is told
+    as one (``Incident.told_as``) counts once."""
+    most_with_replicas_per_tenant: int = 1000
+    """The same, where each counts: a server may have pods without end."""
 
     def update_after_s(self, age_s: float) -> float:
         """The minimum time between two reports of figures of an incident of this age."""

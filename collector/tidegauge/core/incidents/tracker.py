@@ -1,9 +1,9 @@
 """`IncidentTracker`: turns the present state of all jobs into changes of their incidents. No clock, no I/O.
 
-At most one incident per job, attempt and cause is open at a time; ``core.incidents.steps`` says what becomes of it.
-Here is what surrounds that: which jobs are heard of, which have ended, and time. Time never runs backwards: an earlier
-``now_s`` is taken for the latest one. After a gap between two looks (a suspended host, a clock that was set) all
-waiting begins anew, so that nothing closes for want of watching.
+At most one incident per group of ranks, attempt and cause is open at a time; ``core.incidents.steps`` says what becomes
+of it. Here is what surrounds that: which jobs are heard of, which have ended, and time. Time never runs backwards: an
+earlier ``now_s`` is taken for the latest one. After a gap between two looks (a suspended host, a clock that was set)
+all waiting begins anew, so that nothing closes for want of watching.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tidegauge.core.incidents import (
     IncidentChange,
     IncidentKey,
     IncidentState,
+    ToldAs,
 )
 from tidegauge.core.incidents.evidence import EvidenceNews, is_news, with_bounds, with_evidence
 from tidegauge.core.incidents.known_errors import OomMemory
@@ -48,6 +49,7 @@ from tidegauge.core.incidents.steps import (
     step_while_recovering,
     wait_anew,
 )
+from tidegauge.core.jobs.rank_groups import launch_in_replica
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge.core.views import JobView
 
@@ -93,13 +95,16 @@ class IncidentTracker:
         self._followed = {incident.key.as_seen: _taken_up(incident) for incident in open_incidents}
         closed = tuple(closed)
         self._ooms = OomMemory((*closed, *self.incidents), keep_s=rules.remember_ooms_s)
-        self._opened_s: dict[Tenant, dict[int, float]] = {}
-        """When each one's incidents were opened, by number: those of the last hour and those not closed."""
+        self._opened_s: dict[Tenant, dict[int, dict[int, float]]] = {}
+        """When each one's incidents were opened, by the number that they are told by and their own: those of the last
+        hour and those not closed."""
         for incident in (*closed, *self.incidents):
-            self._opened_s.setdefault(tenant_of(incident.key.job), {})[incident.number] = incident.opened_unix_s
+            self._count(incident)
         ended = sorted((one for one in closed if not one.is_open), key=lambda incident: incident.number)
         self._over = {incident.key.as_seen: _taken_up(incident) for incident in ended}
         """Those that ended a moment ago: a job that died gives its evidence afterwards."""
+        self._stories: dict[tuple[IncidentKey, str], ToldAs] = {}
+        """What incidents of servers' replicas are told as, at this look."""
         self._now_s: Optional[float] = None
 
     @property
@@ -115,7 +120,7 @@ class IncidentTracker:
     @property
     def crowded(self) -> Set[Tenant]:
         """Tenants with so many incidents that no more of theirs are opened for now."""
-        return {who for who, opened_s in self._opened_s.items() if len(opened_s) >= self._rules.most_per_tenant}
+        return {who for who in self._opened_s if not self._has_room(who)}
 
     def update(
         self,
@@ -131,6 +136,8 @@ class IncidentTracker:
         An incident changes at most once a look.
         """
         now_s, evidence = self._pass_time(now_s), evidence or {}
+        known = reversed(self.incidents)
+        self._stories = {_told_together(one.key, one.group_name): one.told_as for one in known if one.told_as}
         self._forget_opened(now_s)
         views = {job.key: job for job in jobs if job.ranks}
         uses = share_uses(views.values(), gpu_total_bytes or {})
@@ -202,14 +209,7 @@ class IncidentTracker:
     def _look(self, key: IncidentKey, view: JobView, observation: Observation, now_s: float) -> Optional[IncidentStep]:
         followed = self._followed.get(key)
         if followed is None:
-            opened_s = self._opened_s.setdefault(tenant_of(key.job), {})
-            if not observation.sure or len(opened_s) >= self._rules.most_per_tenant:
-                return None
-            number, self._next_number = self._next_number, self._next_number + 1
-            opened_s[number] = now_s
-            self._learn(key, observation)
-            opened = open_incident(number, key, view, observation, now_s)
-            return opened._replace(incident=self._with_growth(opened.incident, view))
+            return self._opened(key, view, observation, now_s) if observation.sure else None
         if not observation.sure and not any(rank.alive for rank in view.ranks):
             return None  # nothing can be seen of it any more: it ends, or is waited for
         self._learn(key, observation)
@@ -227,6 +227,41 @@ class IncidentTracker:
             step = step_while_open(incident, followed.told, view, observation, now_s, self._rules)
         followed.incident = step.incident
         return step
+
+    def _opened(
+        self, key: IncidentKey, view: JobView, observation: Observation, now_s: float
+    ) -> Optional[IncidentStep]:
+        """A new incident, if its tenant may have one more."""
+        told_as = self._told_as(key, view, now_s)
+        if not self._has_room(tenant_of(key.job), told_as):
+            return None
+        number, self._next_number = self._next_number, self._next_number + 1
+        self._learn(key, observation)
+        opened = open_incident(number, key, view, observation, now_s)
+        incident = replace(self._with_growth(opened.incident, view), told_as=told_as)
+        self._count(incident)
+        if told_as is not None:
+            self._stories[_told_together(key, view.group_name)] = told_as
+        return opened._replace(incident=incident)
+
+    def _told_as(self, key: IncidentKey, view: JobView, now_s: float) -> Optional[ToldAs]:
+        """What a replica's new incident is told as: with those of the same cause in others of its server."""
+        if view.replicas is None:
+            return None
+        return self._stories.get(_told_together(key, view.group_name)) or ToldAs(self._next_number, now_s)
+
+    def _count(self, incident: Incident) -> None:
+        """Note a new incident, or one of before, as what it is told as."""
+        told_as = incident.told_as or ToldAs(incident.number, incident.opened_unix_s)
+        told = self._opened_s.setdefault(tenant_of(incident.key.job), {}).setdefault(told_as.number, {})
+        told[incident.number] = incident.opened_unix_s
+
+    def _has_room(self, who: Tenant, told_as: Optional[ToldAs] = None) -> bool:
+        """Whether one more incident may be opened, which is told as ``told_as``."""
+        told, rules = self._opened_s.get(who, {}), self._rules
+        if len(told) >= rules.most_per_tenant and (told_as is None or told_as.number not in told):
+            return False
+        return sum(map(len, told.values())) < rules.most_with_replicas_per_tenant
 
     def _see_ends(self, job: JobKey, view: JobView) -> None:
         """Take what is seen of the errors that ranks of the job's incidents have ended by."""
@@ -265,12 +300,15 @@ class IncidentTracker:
 
     def _forget_opened(self, now_s: float) -> None:
         is_open = {followed.incident.number for followed in self._followed.values()}
-        self._opened_s = {
-            who: kept
-            for who, opened_s in self._opened_s.items()
-            if (kept := {number: at_s for number, at_s in opened_s.items()
-                         if number in is_open or now_s - at_s < CROWD_S})
-        }  # fmt: skip
+        counts: dict[Tenant, dict[int, dict[int, float]]] = {}
+        for who, told in self._opened_s.items():
+            for told_number, opened_s in told.items():
+                kept = {
+                    number: at_s for number, at_s in opened_s.items() if number in is_open or now_s - at_s < CROWD_S
+                }
+                if kept:
+                    counts.setdefault(who, {})[told_number] = kept
+        self._opened_s = counts
 
     def _culprits_ended(self, followed: _Followed, view: JobView, observation: Observation, now_s: float) -> bool:
         """Whether the incident's ranks have ended for long enough. A rank whose node does not report may live."""
@@ -358,6 +396,11 @@ class IncidentTracker:
         else:
             self._followed[key].told.take(change, self._rules)
         return change
+
+
+def _told_together(key: IncidentKey, group_name: str) -> tuple[IncidentKey, str]:
+    """What incidents of a server's replicas have in common that are told as one: launches within a replica are not."""
+    return key.as_seen._replace(job=key.job.whole), launch_in_replica(group_name)
 
 
 def _taken_up(incident: Incident) -> _Followed:

@@ -136,6 +136,12 @@ def _of_replica(replica: str, name: str) -> str:
     return ", ".join(filter(None, (replica, name)))
 
 
+def launch_in_replica(name: str) -> str:
+    """Of a replica's group by its name: which launch within the replica it is, "container draft"; empty for the only
+    one."""
+    return name.partition(", ")[2]
+
+
 class _GroupsOfStart:
     """The groups of one ``_Start``."""
 
