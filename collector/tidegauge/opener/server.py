@@ -7,14 +7,12 @@ lock of its own memory): the agent's other threads go on.
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import select
 import socket
 import stat
 import struct
-import termios
 import threading
 import time
 from collections.abc import Sequence
@@ -33,11 +31,11 @@ from tidegauge.agent.opening.wire import (
     receive,
 )
 from tidegauge.opener.acts import OpenerActs
+from tidegauge.opener.places import MAX_CONNECTIONS, ConnectionPlaces, ServedConnection, is_unread
+from tidegauge.rate_limited_log import FewLines
 
 _log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 64
-"""An agent has some twenty threads."""
 MAX_REQUESTS_PER_S = 10_000
 """Of all connections; what is more waits. A thousand ranks ask some 1,600 times a second."""
 MAX_KUBELET_CONNECTIONS_PER_S = 1
@@ -74,7 +72,8 @@ class OpenerServer:
         self._kubelet = kubelet
         self._pace = RequestPace()
         self._kubelet_pace = RequestPace(MAX_KUBELET_CONNECTIONS_PER_S)
-        self._places = threading.Semaphore(MAX_CONNECTIONS)
+        self._places = ConnectionPlaces()
+        self._few_lines = FewLines(_log)
 
     def serve(self) -> None:
         """Until the listener is closed."""
@@ -87,20 +86,24 @@ class OpenerServer:
                 time.sleep(0.1)  # out of descriptors
                 continue
             if (peer := peer_of(connection)).uid != self._uid:
-                _log.warning("refused a connection of uid %d", peer.uid)
-                connection.close()
-            elif not self._places.acquire(blocking=False):
-                connection.close()
+                self._refuse(connection, f"it is of uid {peer.uid}")
+            elif (place := self._places.take(connection, peer.pid)) is None:
+                self._refuse(connection, f"all places are taken, for one of pid {peer.pid}")
             else:
-                threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
+                threading.Thread(target=self._serve_one, args=(place,), daemon=True).start()
 
-    def _serve_one(self, connection: socket.socket) -> None:
+    def _refuse(self, connection: socket.socket, why: str) -> None:
+        connection.close()
+        self._few_lines.say(logging.WARNING, "refused a connection: %s", why, now_s=time.monotonic())
+
+    def _serve_one(self, place: ServedConnection) -> None:
+        connection = place.connection
         acts = OpenerActs(self._run_dirs, self._kubelet)
         try:
             with connection:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
                 try:
-                    while self._answer_next(connection, acts):
+                    while self._answer_next(place, acts):
                         pass
                 finally:
                     acts.let_go()
@@ -109,17 +112,19 @@ class OpenerServer:
             _log.debug("a connection ended: %s", error)
         finally:
             acts.let_go()
-            self._places.release()
+            self._places.give_back(place)
 
-    def _answer_next(self, connection: socket.socket, acts: OpenerActs) -> bool:
+    def _answer_next(self, place: ServedConnection, acts: OpenerActs) -> bool:
         """Whether there may be more. Raises ``OSError`` and ``WireError``; then the connection is of no more use."""
+        connection = place.connection
         _set_receive_timeout(connection, HOLD_S if acts.holds_something else 0.0)
         data, descriptors = receive(connection, MAX_REQUEST_BYTES)
         for unwanted in descriptors:
             os.close(unwanted)
-        if not data or descriptors or _is_unread(connection):
+        if not data or descriptors or is_unread(connection):
             return False
         request = decode_request(data)
+        self._places.now(place, is_busy=True)
         pace = self._kubelet_pace if request.kind is Kind.KUBELET else self._pace
         wait_s = pace.wait_s(time.monotonic())
         if wait_s > 0:
@@ -135,6 +140,7 @@ class OpenerServer:
         finally:
             if descriptor is not None:
                 os.close(descriptor)
+            self._places.now(place, is_busy=False)
         return True
 
 
@@ -166,17 +172,11 @@ def listening(path: Path, group: int) -> socket.socket:
     return listener
 
 
-def _is_unread(connection: socket.socket) -> bool:
-    """Whether the client has not read all answers (``SIOCOUTQ``)."""
-    (waiting,) = struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))
-    return bool(waiting > 0)
-
-
 def _wait_for_the_rest(connection: socket.socket) -> None:
     """Keep the place of a client that has an answer unread, until it hangs up: the kernel counts descriptors on their
     way to all processes of root's (``RLIMIT_NOFILE`` in unix(7)), and refuses them more. Raises ``OSError``."""
     connection.shutdown(socket.SHUT_WR)
-    if _is_unread(connection):
+    if is_unread(connection):
         hung_up = select.poll()
         hung_up.register(connection, 0)
         hung_up.poll()
