@@ -73,6 +73,13 @@ class ConnectionPlaces:
         place.since_s = self._monotonic_s()
         place.is_busy = is_busy
 
+    def longest_act_s(self, *, besides: ServedConnection) -> float:
+        """For how long the longest request of now has been carried out; 0: there is none but the one of ``besides``."""
+        with self._changed:
+            now_s = self._monotonic_s()
+            busy = (one for one in self._taken if one.is_busy and one is not besides)
+            return max((now_s - one.since_s for one in busy), default=0.0)
+
     def _has_room(self, pid: int) -> bool:
         of_it = sum(one.pid == pid for one in self._taken)
         return len(self._taken) < MAX_CONNECTIONS and of_it < MAX_OF_A_PROCESS

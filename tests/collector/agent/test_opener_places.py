@@ -54,7 +54,7 @@ def crowd() -> Iterator[Crowd]:
 
 
 def test_the_connection_of_a_full_process_that_waited_longest_gives_way_to_its_next(crowd: Crowd) -> None:
-    assert crowd.take(7) is not None
+    other = crowd.take(7)
     places = [crowd.take(8) for _ in range(MAX_OF_A_PROCESS)]
     assert None not in places
     assert places[0] is not None
@@ -62,6 +62,8 @@ def test_the_connection_of_a_full_process_that_waited_longest_gives_way_to_its_n
     assert crowd.take(8) is not None
     assert places[1] is not None
     assert crowd.has_ended(places[1]), "the first carries out a request, and 7 has room"
+    assert other is not None
+    assert crowd.places.longest_act_s(besides=other) == 1.0
 
 
 def test_where_all_places_are_taken_one_of_the_process_with_most_gives_way(crowd: Crowd) -> None:

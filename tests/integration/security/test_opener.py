@@ -37,7 +37,7 @@ from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.agent.opening.local import LOCAL
 from tidegauge.agent.opening.remote import OpenerAwayError, OpenerConnection, RemoteFolder, RemoteOpener
 from tidegauge.agent.opening.safe_files import DIRECTORY, UnsafeFileError
-from tidegauge.agent.opening.wire import Kind, OpenerRequest, encode_request
+from tidegauge.agent.opening.wire import Kind, OpenerRequest, OpenerStatus, decode_status, encode_request
 from tidegauge.agent.ports import HeldBy
 from tidegauge.cluster.ray_service.agent_service import AgentService
 from tidegauge.cluster.ray_service.stand_in import NotLinked
@@ -503,6 +503,20 @@ def test_other_users_are_not_answered(node: Machine, opener: RunningOpener) -> N
 
     assert "does not answer" in run_as(MALLORY, ask)
     assert run_as(SERVICE, lambda: OpenerConnection(opener.socket).ask(OpenerRequest(Kind.RUN_DIRS))[0].tail)
+
+
+def test_root_is_told_how_it_fares_and_gets_nothing_else(node: Machine, opener: RunningOpener) -> None:
+    def status() -> OpenerStatus:
+        with closing(OpenerConnection(opener.socket)) as connection:
+            return decode_status(connection.ask(OpenerRequest(Kind.STATUS))[0].tail)
+
+    assert run_as(SERVICE, status).refused_connections == 0
+    os.chmod(opener.socket, 0o777)
+    assert not run_as(MALLORY, lambda: gets_an_answer(opener))
+    assert outcome(opener, OpenerRequest(Kind.SMAPS_ROLLUP, pid=os.getpid())) == "OpenerAwayError"
+    seen = status()
+    assert (seen.refused_connections, seen.refused_requests) == (1, 1)
+    assert 0 < seen.runs_for_s < 300
 
 
 def test_its_socket_can_be_opened_by_the_agents_group_alone(opener: RunningOpener) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError
 from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.policy.status import in_one_line
+from tidegauge.cli.service.opener import OpenerLook, in_words, look_at_opener
 from tidegauge.cli.service_api import NO_URL, add_api_arguments, ask, local_service, not_running, read, web_pages
 from tidegauge.cluster.api.client import TIMEOUT_S
 from tidegauge.cluster.views import ProfileProblem
@@ -81,11 +83,17 @@ def _local(args: argparse.Namespace) -> dict[str, Any]:
         "api_url": read_address(files.api),
         "metrics_address": read_address(files.agent),
         "links_problem": _links_problem(record.spec.settings.get("public_url")),
+        "opener": _opener(record.spec.settings.get("opener_socket")),
         "token_file": record.spec.token_file,
         "state_dir": str(files.root),
         "logs": str(files.logs),
         "started_unix_s": record.started_unix_s,
     }
+
+
+def _opener(socket: object) -> Mapping[str, Any] | None:
+    """An ``OpenerLook``; ``None`` where the agent opens files itself."""
+    return look_at_opener(Path(str(socket)))._asdict() if socket else None
 
 
 def _links_problem(public_url: object) -> str | None:
@@ -118,6 +126,9 @@ def _print(answer: Mapping[str, Any]) -> None:
         else:
             print(f"engine    {local['head_address']}")
             print(f"API, /sd  {local['api_url'] or 'coordinator not running'}")
+        if local["opener"] is not None:
+            for number, line in enumerate(in_words(OpenerLook(**local["opener"]))):
+                print_wrapped(" " * 10 if number else "opener    ", line)
         print(f"logs      {local['logs']}")
         if local["links_problem"]:
             print_wrapped("links     ", local["links_problem"])
