@@ -21,6 +21,7 @@ from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.incidents.acts import PersonAct
 from tidegauge.core.text import one_line
 from tidegauge.core.wire import from_wire
+from tidegauge.files import why_unwritable
 from tidegauge.http.access import LEFT_OUT
 
 if TYPE_CHECKING:
@@ -80,9 +81,11 @@ def not_running(files: StateFiles) -> str:
         log = "" if str(files.logs) in record.detail else f"; logs: {files.logs}"
         return f"the last `tidegauge up` failed: {record.detail}{log}"
     if files.record.exists():
+        closed = why_unwritable(files.root)
         return (
             "the service ended without `tidegauge down` (crash or reboot); parts of it may still run. "
             f"{how_it_starts_again(files, record)} restarts it, `tidegauge down` cleans up; logs: {files.logs}"
+            + ("" if closed is None else f". First mend this: {files.root} cannot be written: {closed}")
         )
     return NOT_RUNNING
 

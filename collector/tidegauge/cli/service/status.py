@@ -19,6 +19,7 @@ from tidegauge.core.ids import job_name
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.incidents.wording import list_ranks
 from tidegauge.core.units import format_bytes, format_count, format_duration
+from tidegauge.files import why_unwritable
 from tidegauge.http.access import LoginMethod, split_scheme
 
 HELP = "show service status and check that every node agent is reporting"
@@ -82,6 +83,7 @@ def _local(args: argparse.Namespace) -> dict[str, Any]:
         "node_address": record.spec.node_address,
         "api_url": read_address(files.api),
         "metrics_address": read_address(files.agent),
+        "state_problem": _state_problem(files.root),
         "links_problem": _links_problem(record.spec.settings.get("public_url")),
         "opener": _opener(record.spec.settings.get("opener_socket")),
         "token_file": record.spec.token_file,
@@ -89,6 +91,16 @@ def _local(args: argparse.Namespace) -> dict[str, Any]:
         "logs": str(files.logs),
         "started_unix_s": record.started_unix_s,
     }
+
+
+def _state_problem(folder: Path) -> str | None:
+    """Why the service cannot write its state, and what to do; ``None``: it can."""
+    if (why := why_unwritable(folder)) is None:
+        return None
+    return (
+        f"{folder} cannot be written: {why}. Parts of the service may run that are not shown here, and what is shown "
+        "may be old. Free space there, or make it writable: the service goes on by itself"
+    )
 
 
 def _opener(socket: object) -> Mapping[str, Any] | None:
@@ -122,10 +134,12 @@ def _print(answer: Mapping[str, Any]) -> None:
         print("" if local["phase"] == "running" else f" ({local['detail']})")
         if local["role"] == "node":
             print(f"head      {local['head_address']}  (for the whole cluster: ask there, or use --api URL)")
-            print(f"metrics   {_url(local['metrics_address']) or 'no agent yet'}")
+            print(f"metrics   {_url(local['metrics_address']) or _not_yet(local, 'no agent yet')}")
         else:
             print(f"engine    {local['head_address']}")
-            print(f"API, /sd  {local['api_url'] or 'coordinator not running'}")
+            print(f"API, /sd  {local['api_url'] or _not_yet(local, 'coordinator not running')}")
+        if local["state_problem"]:
+            print_wrapped("state     ", local["state_problem"])
         if local["opener"] is not None:
             for number, line in enumerate(in_words(OpenerLook(**local["opener"]))):
                 print_wrapped(" " * 10 if number else "opener    ", line)
@@ -153,6 +167,11 @@ def _print(answer: Mapping[str, Any]) -> None:
         _print_unheld_memory(service["nodes"])
     if not answer["healthy"]:
         print("\nnot healthy: some nodes have no agent that reports")
+
+
+def _not_yet(local: Mapping[str, Any], otherwise: str) -> str:
+    """Why an address is not known."""
+    return "not known: its address cannot be written" if local["state_problem"] else otherwise
 
 
 def _print_node_problems(nodes: Sequence[Mapping[str, Any]]) -> None:

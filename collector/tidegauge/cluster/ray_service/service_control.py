@@ -25,6 +25,7 @@ from tidegauge.cluster.service_record import (
 )
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
+from tidegauge.files import why_unwritable
 from tidegauge.osproc.processes import (
     end_processes,
     is_alive,
@@ -172,6 +173,11 @@ def _wait_for_engine(files: StateFiles, supervisor: subprocess.Popen[bytes], pro
         if record is not None and record.phase == "failed":
             raise ServiceError(record.detail)
         if ended:
+            if (why := why_unwritable(files.root)) is not None:
+                raise ServiceError(
+                    f"the service did not start: {files.root} cannot be written: {why}; free space there or make it "
+                    "writable, then run this again"
+                )
             last = (files.logs / "supervisor.out").read_text(errors="replace").strip().splitlines()
             raise ServiceError(f"the service did not start: {last[-1] if last else 'no output'}; see {files.logs}")
         if record is not None and record.detail != said:
