@@ -71,12 +71,15 @@ def local_service(args: argparse.Namespace) -> tuple[StateFiles, ServiceRecord |
 
 def not_running(files: StateFiles) -> str:
     """The message for a node where no service runs: why, and what to do."""
+    from tidegauge.cluster.ray_service.service_control import why_not_seen
     from tidegauge.cluster.service_record import RecordError, read_record
 
     try:
         record = read_record(files)
     except RecordError:
         record = None
+    if (why := why_not_seen(files, record)) is not None:
+        return why
     if record is not None and record.phase == "failed":
         log = "" if str(files.logs) in record.detail else f"; logs: {files.logs}"
         return f"the last `tidegauge up` failed: {record.detail}{log}"

@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _local(args: argparse.Namespace) -> dict[str, Any]:
     """The content of the service's files on this node. Raises ``CommandError`` if none runs, but for ``--json``."""
+    from tidegauge.cluster.ray_service.agent_place import why_not_ours
     from tidegauge.cluster.service_record import read_address
 
     files, record = local_service(args)
@@ -73,6 +74,10 @@ def _local(args: argparse.Namespace) -> dict[str, Any]:
         raise CommandError(not_running(files))
     if record is None:
         return {"running": False, "state_dir": str(files.root)}
+    metrics, state_problem = read_address(files.agent), _state_problem(files.root)
+    agent_problem = None
+    if metrics is None and state_problem is None and record.phase == "running":
+        agent_problem = why_not_ours(files.agent_place, record.supervisor.pid)
     return {
         "running": True,
         "role": "head" if record.spec.is_head else "node",
@@ -82,8 +87,9 @@ def _local(args: argparse.Namespace) -> dict[str, Any]:
         "head_address": record.spec.head_address,
         "node_address": record.spec.node_address,
         "api_url": read_address(files.api),
-        "metrics_address": read_address(files.agent),
-        "state_problem": _state_problem(files.root),
+        "metrics_address": metrics,
+        "state_problem": state_problem,
+        "agent_problem": agent_problem,
         "links_problem": _links_problem(record.spec.settings.get("public_url")),
         "opener": _opener(record.spec.settings.get("opener_socket")),
         "token_file": record.spec.token_file,
@@ -138,6 +144,8 @@ def _print(answer: Mapping[str, Any]) -> None:
         else:
             print(f"engine    {local['head_address']}")
             print(f"API, /sd  {local['api_url'] or _not_yet(local, 'coordinator not running')}")
+        if local["agent_problem"]:
+            print_wrapped("agent     ", local["agent_problem"])
         if local["state_problem"]:
             print_wrapped("state     ", local["state_problem"])
         if local["opener"] is not None:
