@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 from pathlib import Path
 
 import pytest
 
-from tidegauge.files import replace_file
+from tidegauge.files import replace_file, why_unwritable
 
 
 def test_replaced_file_has_its_mode_whatever_the_umask_is(tmp_path: Path) -> None:
@@ -54,3 +55,24 @@ def test_file_stays_as_it_was_and_no_draft_is_left_when_replacing_fails(
     with pytest.raises(OSError, match="no room"):
         replace_file(path, b"new", durable=True)
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("state", "old")]
+
+
+def test_error_of_a_write_names_the_file_and_not_its_draft(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            replace_file(tmp_path / "state", b"new")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.filename == str(tmp_path / "state")
+    with pytest.raises(FileNotFoundError) as missing:
+        replace_file(tmp_path / "none" / "state", b"new")
+    assert missing.value.filename == str(tmp_path / "none" / "state")
+
+
+def test_folder_that_can_be_written_is_told_from_one_that_cannot_and_stays_as_it_was(tmp_path: Path) -> None:
+    assert why_unwritable(tmp_path) is None
+    assert why_unwritable(tmp_path / "none") == "No such file or directory"
+    assert why_unwritable(Path("/proc/self")) is not None
+    assert list(tmp_path.iterdir()) == []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,19 @@ from integration.service import Service, eventually
 from integration.small_disks import fill, make_room, small_disk
 from scheduler_values import decision
 from store_contract import opened
+from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT
+from tidegauge.cli.main import main
+from tidegauge.cluster.service_record import (
+    NodeSpec,
+    ServiceRecord,
+    StateFiles,
+    prepare_state_dir,
+    read_record,
+    write_record,
+)
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
+from tidegauge.osproc.processes import identity_of
+from tidegauge.steady_clock import read_boot_id
 
 DISK_BYTES = 192 << 20
 BACK_WITHIN_S = 400.0
@@ -111,3 +126,76 @@ def test_a_disk_that_fills_up_amid_writing_loses_nothing_that_was_acknowledged(d
     reserve.unlink()
     assert written(store)[1] == acknowledged
     assert written(open_store(sqlite_url(disk)))[1] == acknowledged
+
+
+# --- what commands say
+
+
+@pytest.fixture(params=["full", "read-only"])
+def closed_state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[StateFiles, str]]:
+    """A state directory on a disk to which nothing can be written, and the kernel's words for that. ``service.json``
+    there says that a node without the coordinator runs."""
+    with small_disk(tmp_path / "disk", size_bytes=1 << 20) as disk:
+        files = prepare_state_dir(disk / "state")
+        write_running_node(files)
+        if request.param == "full":
+            fill(disk)
+            yield files, "No space left on device"
+        else:
+            subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+            yield files, "Read-only file system"
+
+
+def write_running_node(files: StateFiles) -> None:
+    spec = NodeSpec(
+        state_dir=str(files.root), engine_dir=str(files.root / "engine"), token_file=str(files.token),
+        head_address="10.0.0.1:6399", node_address="10.0.0.2", is_head=False, settings={},
+    )  # fmt: skip
+    me = identity_of(os.getpid())
+    assert me is not None
+    write_record(files, ServiceRecord(me, read_boot_id(), "running", "running", spec, 1.0))
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    told = capsys.readouterr()
+    return " ".join((told.out + told.err).split())
+
+
+def test_status_says_that_the_state_cannot_be_written(
+    closed_state: tuple[StateFiles, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, why = closed_state
+    assert main(["status", "--set", f"state_dir={files.root}"]) == BAD_NEWS
+    told = said(capsys)
+    assert f"state {files.root} cannot be written: {why}. Parts of the service may run that are not shown here" in told
+    assert "metrics not known: its address cannot be written" in told
+    main(["status", "--json", "--set", f"state_dir={files.root}"])
+    assert why in json.loads(capsys.readouterr().out)["local"]["state_problem"]
+
+
+def test_commands_name_the_file_that_cannot_be_written_and_what_to_do(
+    closed_state: tuple[StateFiles, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, why = closed_state
+    other = files.root.parent / "other"
+    assert main(["up", "--set", f"state_dir={other}", "--set", "engine_port=0"]) == ENVIRONMENT
+    told = said(capsys)
+    assert why in told
+    assert f"{other}/token: {why}; free space there, then run this again" in told or "--set state_dir=DIR" in told
+    assert main(["grafana", "export", str(files.root.parent)]) == ENVIRONMENT
+    assert f"cannot write {files.root.parent}/dashboards" in (told := said(capsys))
+    assert f"{why}; free space there" in told or f"{why}; make it writable" in told
+
+
+def test_down_on_a_read_only_disk_says_what_it_cannot_remove(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_disk(tmp_path / "disk", size_bytes=1 << 20) as disk:
+        files = prepare_state_dir(disk / "state")
+        write_running_node(files)
+        record = read_record(files)
+        assert record is not None
+        write_record(files, replace(record, boot_id="another"))
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        assert main(["down", "--set", f"state_dir={files.root}"]) == ENVIRONMENT
+        assert f"{files.root}/api.json: Read-only file system; make it writable" in said(capsys)

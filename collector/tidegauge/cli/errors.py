@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from types import ModuleType
@@ -14,6 +15,14 @@ MAX_QUOTE_CHARS = 2_000
 """Maximum length, characters, of a message that quotes a file."""
 EXTRAS_NEED_PYTHON = (3, 10)
 """The Python version of pyproject.toml's markers for extras; the base install and the probe run on 3.9."""
+
+WRITE_REMEDIES = {
+    errno.ENOSPC: "free space there, then run this again",
+    errno.EDQUOT: "your quota there is used up: free space, then run this again",
+    errno.EROFS: "make it writable, or write elsewhere",
+    errno.EIO: "the disk fails: see the kernel's log (dmesg)",
+}
+"""What to do about a file that cannot be written, by the kernel's reason."""
 
 
 class CommandError(Exception):
@@ -36,6 +45,12 @@ def bad_file(path: object, error: ValueError) -> CommandError:
     said = str(error)
     text = said if said.startswith(f"{path}: ") else f"{path}: {said}"
     return UsageError(one_line(text, MAX_QUOTE_CHARS))
+
+
+def cannot_write(what: object, error: OSError) -> str:
+    """The message for an output that cannot be written: what, why, and what to do."""
+    remedy = WRITE_REMEDIES.get(error.errno or 0)
+    return f"cannot write {what}: {error.strerror or error}{'' if remedy is None else f'; {remedy}'}"
 
 
 def need(module: str, *, extra: str, what: str) -> ModuleType:

@@ -20,7 +20,7 @@ from tidegauge.cli.arguments import (
     group,
 )
 from tidegauge.cli.config import add_settings_arguments, load_settings
-from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError, UsageError, need
+from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError, UsageError, cannot_write, need
 from tidegauge.cli.output import print_json, print_table, progress
 from tidegauge.cli.service_api import add_api_arguments, ask, ask_story
 from tidegauge.cli.times import ago, moment, since_unix_s
@@ -145,7 +145,7 @@ def export(args: argparse.Namespace) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise CommandError(f"cannot write {path}: {error.strerror}") from error
+            raise CommandError(cannot_write(path, error)) from error
         print(path)
     return FINE
 

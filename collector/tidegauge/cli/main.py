@@ -9,17 +9,20 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol, TextIO, cast
 
 from tidegauge import __version__
 from tidegauge.cli.arguments import CommandParser, add_examples, as_description, show_commands
-from tidegauge.cli.errors import ENVIRONMENT, CommandError
+from tidegauge.cli.errors import ENVIRONMENT, CommandError, cannot_write
 
 DESCRIPTION = (
     "Profiles the GPU memory of training jobs: which rank leaks, since when, and when it will run out of memory."
 )
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO))
 """Errors of a write to stdout that the reader has to mend."""
+_NEVER_READING = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+"""Errors with a file's name that only a write has."""
 EXIT_CODES = "exit codes: 0 success, 1 bad news (a leak), 2 wrong arguments or file, 3 problem of the environment"
 GROUPS = {
     "service": {
@@ -122,16 +125,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         _print_no_more()
         return ENVIRONMENT
     except OSError as error:
-        if error.filename is not None or error.errno not in _FULL:
+        if error.errno not in (_FULL if error.filename is None else _NEVER_READING):
             raise
-        print(f"{args.parser.prog}: cannot write the output: {error.strerror}", file=sys.stderr)
-        _print_no_more()
+        print(f"{args.parser.prog}: {cannot_write(error.filename or _output_name(), error)}", file=sys.stderr)
+        if error.filename is None:
+            _print_no_more()
         return ENVIRONMENT
 
 
 def _nowhere() -> TextIO:
     """In place of a stream that was closed before the command began: Python has ``None`` there."""
     return open(os.devnull, "w", encoding="utf-8")
+
+
+def _output_name() -> str:
+    """What stdout is, for people: the file behind it, if there is one."""
+    with suppress(OSError):
+        name = os.readlink("/proc/self/fd/1")
+        if name.startswith("/"):
+            return f"the output to {name}"
+    return "the output"
 
 
 def _print_no_more() -> None:

@@ -21,7 +21,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegauge.cli.errors import CommandError, UsageError
+from tidegauge.cli.errors import CommandError, UsageError, cannot_write
 from tidegauge.core.incidents.wording import RAN_OUT
 from tidegauge.core.text import one_line
 from tidegauge.files import replace_file
@@ -265,7 +265,7 @@ def write_output(path: str | Path, content: bytes) -> None:
     try:
         write_own(Path(path), content)
     except OSError as error:
-        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
+        raise CommandError(cannot_write(path, error)) from error
 
 
 def write_own(path: Path, content: bytes) -> None:

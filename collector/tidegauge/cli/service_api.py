@@ -21,6 +21,7 @@ from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.incidents.acts import PersonAct
 from tidegauge.core.text import one_line
 from tidegauge.core.wire import from_wire
+from tidegauge.files import why_unwritable
 from tidegauge.http.access import LEFT_OUT
 
 if TYPE_CHECKING:
@@ -70,19 +71,24 @@ def local_service(args: argparse.Namespace) -> tuple[StateFiles, ServiceRecord |
 
 def not_running(files: StateFiles) -> str:
     """The message for a node where no service runs: why, and what to do."""
+    from tidegauge.cluster.ray_service.service_control import why_not_seen
     from tidegauge.cluster.service_record import RecordError, read_record
 
     try:
         record = read_record(files)
     except RecordError:
         record = None
+    if (why := why_not_seen(files, record)) is not None:
+        return why
     if record is not None and record.phase == "failed":
         log = "" if str(files.logs) in record.detail else f"; logs: {files.logs}"
         return f"the last `tidegauge up` failed: {record.detail}{log}"
     if files.record.exists():
+        closed = why_unwritable(files.root)
         return (
             "the service ended without `tidegauge down` (crash or reboot); parts of it may still run. "
             f"{how_it_starts_again(files, record)} restarts it, `tidegauge down` cleans up; logs: {files.logs}"
+            + ("" if closed is None else f". First mend this: {files.root} cannot be written: {closed}")
         )
     return NOT_RUNNING
 

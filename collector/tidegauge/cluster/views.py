@@ -11,6 +11,9 @@ from tidegauge.core.verdicts import LeakState, Verdict
 from tidegauge.core.views import GpuView
 from tidegauge.http.access import DoorProblem, LoginMethod
 
+SILENT_OPENER = "the opener does not answer: new ranks of other users are not found"
+"""What the head (``NodeStatus.problem``) and the node itself say."""
+
 
 class NodeHealth(str, Enum):
     """The state of a node, as the coordinator sees it."""

@@ -7,16 +7,15 @@ lock of its own memory): the agent's other threads go on.
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import select
 import socket
 import stat
 import struct
-import termios
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,18 +25,21 @@ from tidegauge.agent.opening.safe_files import UnsafeFileError
 from tidegauge.agent.opening.wire import (
     MAX_REQUEST_BYTES,
     Kind,
+    OpenerReply,
+    OpenerStatus,
     WireError,
     decode_request,
     encode_error,
     encode_reply,
+    encode_status,
     receive,
 )
-from tidegauge.opener.acts import OpenerActs
+from tidegauge.opener.acts import NotByRulesError, OpenerActs
+from tidegauge.opener.places import MAX_CONNECTIONS, ConnectionPlaces, ServedConnection, is_unread
+from tidegauge.rate_limited_log import FewLines
 
 _log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 64
-"""An agent has some twenty threads."""
 MAX_REQUESTS_PER_S = 10_000
 """Of all connections; what is more waits. A thousand ranks ask some 1,600 times a second."""
 MAX_KUBELET_CONNECTIONS_PER_S = 1
@@ -47,6 +49,8 @@ HOLD_S = 30.0
 SEND_S = 10.0
 """How long a client may leave an answer unread."""
 _SEND_TIMEOUT = struct.pack("@ll", int(SEND_S), 0)
+ROOT = 0
+"""May ask for the status: ``tidegauge status`` is often root's."""
 
 
 class RequestPace:
@@ -74,7 +78,11 @@ class OpenerServer:
         self._kubelet = kubelet
         self._pace = RequestPace()
         self._kubelet_pace = RequestPace(MAX_KUBELET_CONNECTIONS_PER_S)
-        self._places = threading.Semaphore(MAX_CONNECTIONS)
+        self._places = ConnectionPlaces()
+        self._few_lines = FewLines(_log)
+        self._began_s = time.monotonic()
+        self._refused: Counter[str] = Counter()
+        self._counting = threading.Lock()
 
     def serve(self) -> None:
         """Until the listener is closed."""
@@ -86,40 +94,67 @@ class OpenerServer:
                     return
                 time.sleep(0.1)  # out of descriptors
                 continue
-            if (peer := peer_of(connection)).uid != self._uid:
-                _log.warning("refused a connection of uid %d", peer.uid)
-                connection.close()
-            elif not self._places.acquire(blocking=False):
-                connection.close()
+            if (peer := peer_of(connection)).uid not in (self._uid, ROOT):
+                self._refuse(connection, f"it is of uid {peer.uid}")
+            elif (place := self._places.take(connection, peer.pid)) is None:
+                self._refuse(connection, f"all places are taken, for one of pid {peer.pid}")
             else:
-                threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
+                is_agent = peer.uid == self._uid
+                threading.Thread(target=self._serve_one, args=(place, is_agent), daemon=True).start()
 
-    def _serve_one(self, connection: socket.socket) -> None:
+    def _refuse(self, connection: socket.socket, why: str) -> None:
+        connection.close()
+        self._count("connection")
+        self._few_lines.say(logging.WARNING, "refused a connection: %s", why, now_s=time.monotonic())
+
+    def _count(self, refused: str) -> None:
+        with self._counting:
+            self._refused[refused] += 1
+
+    def _status(self, place: ServedConnection) -> OpenerReply:
+        """``place``: whose request for it is being carried out."""
+        status = OpenerStatus(
+            runs_for_s=time.monotonic() - self._began_s,
+            refused_connections=self._refused["connection"],
+            refused_requests=self._refused["request"],
+            longest_act_s=self._places.longest_act_s(besides=place),
+        )
+        return OpenerReply(tail=encode_status(status))
+
+    def _serve_one(self, place: ServedConnection, is_agent: bool) -> None:
+        connection = place.connection
         acts = OpenerActs(self._run_dirs, self._kubelet)
         try:
             with connection:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
                 try:
-                    while self._answer_next(connection, acts):
+                    while self._answer_next(place, acts, is_agent=is_agent):
                         pass
                 finally:
                     acts.let_go()
                     _wait_for_the_rest(connection)
-        except (OSError, WireError) as error:
+        except WireError as error:
+            self._count("request")
+            _log.debug("a connection ended: %s", error)
+        except OSError as error:
             _log.debug("a connection ended: %s", error)
         finally:
             acts.let_go()
-            self._places.release()
+            self._places.give_back(place)
 
-    def _answer_next(self, connection: socket.socket, acts: OpenerActs) -> bool:
+    def _answer_next(self, place: ServedConnection, acts: OpenerActs, *, is_agent: bool) -> bool:
         """Whether there may be more. Raises ``OSError`` and ``WireError``; then the connection is of no more use."""
+        connection = place.connection
         _set_receive_timeout(connection, HOLD_S if acts.holds_something else 0.0)
         data, descriptors = receive(connection, MAX_REQUEST_BYTES)
         for unwanted in descriptors:
             os.close(unwanted)
-        if not data or descriptors or _is_unread(connection):
+        if not data or descriptors or is_unread(connection):
             return False
         request = decode_request(data)
+        if not is_agent and request.kind is not Kind.STATUS:
+            raise WireError(f"root asks for {request.kind.name}")
+        self._places.now(place, is_busy=True)
         pace = self._kubelet_pace if request.kind is Kind.KUBELET else self._pace
         wait_s = pace.wait_s(time.monotonic())
         if wait_s > 0:
@@ -127,14 +162,20 @@ class OpenerServer:
         descriptor = None
         try:
             try:
-                reply, descriptor = acts.act(request)
+                if request.kind is Kind.STATUS:
+                    reply = self._status(place)
+                else:
+                    reply, descriptor = acts.act(request)
                 answer = encode_reply(reply)
             except (OSError, UnsafeFileError) as error:
+                if isinstance(error, (NotByRulesError, UnsafeFileError)):
+                    self._count("request")
                 answer = encode_error(error)
             socket.send_fds(connection, [answer], [] if descriptor is None else [descriptor])
         finally:
             if descriptor is not None:
                 os.close(descriptor)
+            self._places.now(place, is_busy=False)
         return True
 
 
@@ -166,17 +207,11 @@ def listening(path: Path, group: int) -> socket.socket:
     return listener
 
 
-def _is_unread(connection: socket.socket) -> bool:
-    """Whether the client has not read all answers (``SIOCOUTQ``)."""
-    (waiting,) = struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))
-    return bool(waiting > 0)
-
-
 def _wait_for_the_rest(connection: socket.socket) -> None:
     """Keep the place of a client that has an answer unread, until it hangs up: the kernel counts descriptors on their
     way to all processes of root's (``RLIMIT_NOFILE`` in unix(7)), and refuses them more. Raises ``OSError``."""
     connection.shutdown(socket.SHUT_WR)
-    if _is_unread(connection):
+    if is_unread(connection):
         hung_up = select.poll()
         hung_up.register(connection, 0)
         hung_up.poll()

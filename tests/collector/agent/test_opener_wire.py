@@ -21,14 +21,17 @@ from tidegauge.agent.opening.wire import (
     Kind,
     OpenerReply,
     OpenerRequest,
+    OpenerStatus,
     WireError,
     decode_entries,
     decode_reply,
     decode_request,
+    decode_status,
     encode_entries,
     encode_error,
     encode_reply,
     encode_request,
+    encode_status,
     is_of_a_process,
     is_of_settings,
 )
@@ -68,6 +71,13 @@ def test_opener_entries_of_a_run_directory_come_back_from_their_bytes() -> None:
     assert len(encode_reply(OpenerReply(tail=encode_entries(entries[:1] * MAX_ENTRIES)))) <= MAX_REPLY_BYTES
     with pytest.raises(WireError):
         decode_entries(encode_entries(entries)[1:])
+
+
+def test_opener_status_comes_back_from_its_bytes() -> None:
+    status = OpenerStatus(1.5, 2, 3, 0.0)
+    assert decode_status(encode_status(status)) == status
+    with pytest.raises(WireError):
+        decode_status(b"")
 
 
 def test_opener_reply_comes_back_from_its_packet() -> None:

@@ -162,7 +162,10 @@ def test_output_that_cannot_be_written_is_not_bad_news(environ: dict[str, str]) 
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env={**os.environ, **environ}, check=False)
     assert done.returncode == 3
-    assert done.stderr == b"tidegauge profile: cannot write the output: No space left on device\n"
+    assert done.stderr == (
+        b"tidegauge profile: cannot write the output to /dev/full: No space left on device; free space there, then run "
+        b"this again\n"
+    )
 
 
 def test_names_that_the_locale_does_not_have_are_escaped(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cli.errors import USAGE, CommandError
+from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, USAGE, CommandError
 from tidegauge.cli.main import main
 from tidegauge.cli.service import status, up
 from tidegauge.cluster.ray_service import service_control
+from tidegauge.cluster.ray_service.agent_place import AgentKind, AgentPlace
 from tidegauge.cluster.service_record import (
     NodeSpec,
     ServiceRecord,
     StateFiles,
     prepare_state_dir,
+    take_lock,
     write_address,
     write_record,
 )
@@ -116,6 +119,49 @@ def test_up_makes_no_head_of_a_node_whose_service_crashed_and_status_says_how_it
     assert "`tidegauge down`" in said
     assert not files.gcs.exists()
     assert not files.node.exists()
+
+
+def test_up_and_status_leave_alone_a_service_that_cannot_be_seen_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where two hosts share a home: the record is of another boot, and its supervisor has the lock."""
+    files = prepare_state_dir(tmp_path / "state")
+    here = ["--set", f"state_dir={files.root}", "--set", "engine_port=0"]
+    write_record(files, replace(running(files, {}), boot_id="another"))
+    lock = take_lock(files)
+    assert lock is not None
+    for command in ("up", "status"):
+        assert main([command, *here]) == ENVIRONMENT
+        assert f"a service that cannot be seen here uses the state directory {files.root}:" in unwrapped(capsys)
+    assert files.record.exists()
+    assert not files.node.exists()
+    os.close(lock)
+
+
+def test_status_of_a_node_says_which_other_agent_keeps_its_own_from_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = prepare_state_dir(tmp_path / "state")
+    here = ["--set", f"state_dir={files.root}"]
+    supervisor = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    try:
+        process = identity_of(supervisor.pid)
+        assert process is not None
+        record = running(files, {})
+        write_record(files, replace(record, supervisor=process, spec=replace(record.spec, is_head=False)))
+        assert main(["status", *here]) == BAD_NEWS
+        assert "metrics   no agent yet\n" in (told := capsys.readouterr().out)
+        assert "agent.lock" not in told
+        other = AgentPlace(files.agent_place, AgentKind.ENGINE)
+        assert other.take()
+        assert main(["status", *here]) == BAD_NEWS
+        why = f"another agent (pid {os.getpid()}) holds {files.agent_place} and has not ended when asked to"
+        assert f"agent     {why}" in capsys.readouterr().out
+        main(["status", "--json", *here])
+        assert json.loads(capsys.readouterr().out)["local"]["agent_problem"].startswith(why)
+        other.release()
+    finally:
+        supervisor.communicate()
 
 
 def unwrapped(capsys: pytest.CaptureFixture[str]) -> str:

@@ -21,6 +21,7 @@ from tidegauge.cluster.ray_service.agent_place import (
     PlaceHolder,
     PlaceState,
     look_at_place,
+    why_not_ours,
 )
 from tidegauge.core.ids import ProcessId
 from tidegauge.osproc.processes import identity_of
@@ -287,6 +288,44 @@ def test_stand_in_takes_the_place_after_all_where_the_engines_agent_only_wants_i
     assert LEAVE_S <= clock.now_s < LEAVE_S + 1
     assert look_at_place(path).is_held
     waits.release()
+
+
+def test_place_says_which_other_agent_keeps_ours_from_it(tmp_path: Path, holders: Holders) -> None:
+    path = holders.path
+    assert why_not_ours(path, os.getpid()) is None, "nobody has it"
+    holder = holders.start()
+    assert why_not_ours(path, os.getpid()) is None, "it descends from this process"
+    why = why_not_ours(path, holder.pid + 1)
+    assert why == f"another agent (pid {holder.pid}) holds {path} and has not ended when asked to: end it (`kill " \
+        f"{holder.pid}`)"  # fmt: skip
+    path.write_text(json.dumps({"process": [holder.pid, 1], "kind": "engine", "port": None}))
+    assert "in another container or on another host" in (why_not_ours(path, os.getpid()) or "")
+    path.write_text("")
+    assert f"end it (`fuser {path}` names it)" in (why_not_ours(path, os.getpid()) or "")
+    holders.close()
+    path.unlink()
+    path.mkdir()
+    assert "remove it" in (why_not_ours(path, os.getpid()) or "")
+
+
+def test_agent_that_waits_for_its_place_in_vain_says_once_who_has_it(
+    holders: Holders, caplog: pytest.LogCaptureFixture
+) -> None:
+    holder, waits = holders.start(), Waits()
+
+    def kills_nobody(_: ProcessId, __: int) -> bool:
+        if waits.now_s > 8 * END_GRACE_S:
+            holder.kill()
+            holder.wait()
+        return False
+
+    place = AgentPlace(
+        holders.path, AgentKind.ENGINE, monotonic_s=waits.monotonic_s, sleep=waits.sleep, kill=kills_nobody
+    )  # fmt: skip
+    place.take_over()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"this agent waits for its place: another agent (pid {holder.pid}) holds {holders.path}")
+    place.release()
 
 
 def test_file_that_cannot_be_made_is_tried_again_and_said_once(

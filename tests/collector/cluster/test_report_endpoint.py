@@ -14,9 +14,9 @@ import pytest
 from protocol_forms import full, packed, unpacked
 from sample_views import NOW_S, rank_summary
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.coordinator.report_endpoint import SILENT_OPENER, ReportEndpoint
+from tidegauge.cluster.coordinator.report_endpoint import ReportEndpoint
 from tidegauge.cluster.coordinator.report_times import IMPOSSIBLE_TIMES
-from tidegauge.cluster.views import EngineNode, NodeHealth, NodeStatus
+from tidegauge.cluster.views import SILENT_OPENER, EngineNode, NodeHealth, NodeStatus
 from tidegauge.core.incidents.actions import RankTarget
 from tidegauge.core.incidents.wording import utc_clock
 from tidegauge.core.orders import OrderResult, Reply

@@ -166,6 +166,19 @@ def test_ending_after_a_crash_removes_what_is_left(files: StateFiles) -> None:
     assert sorted(path.name for path in files.root.iterdir()) == ["logs", "token"]
 
 
+def test_a_service_of_another_host_that_has_the_lock_is_not_ended_as_one_that_crashed(files: StateFiles) -> None:
+    write_record(files, dataclasses.replace(record_for(files), boot_id="another"))
+    files.gcs.mkdir()
+    lock = take_lock(files)
+    assert lock is not None
+    with pytest.raises(service_control.ServiceError, match="cannot be seen here uses the state directory"):
+        service_control.end(files, print)
+    assert files.record.exists()
+    assert files.gcs.exists()
+    os.close(lock)
+    assert service_control.end(files, print) is True
+
+
 def test_a_record_that_cannot_be_read_is_removed_only_while_nobody_runs(files: StateFiles) -> None:
     files.record.write_text("{}")
     lock = take_lock(files)

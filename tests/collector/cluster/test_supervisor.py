@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tidegauge.cli.errors import ENVIRONMENT
+from tidegauge.cli.main import main
 from tidegauge.cluster.ray_service import service_control
 from tidegauge.cluster.ray_service.agent_place import AgentKind, AgentPlace, look_at_place
 from tidegauge.cluster.ray_service.supervisor import RestartPace
@@ -265,6 +267,28 @@ def test_a_node_whose_agent_can_never_start_is_a_failed_start(node: Node) -> Non
     node.supervise(node.engine, stand_in=STAND_IN, keeps_trying=True)
     assert node.supervisor is not None
     assert node.supervisor.wait(WITHIN_S) == 3
+    assert node.record is not None
+    assert node.record.phase == "failed"
+    assert f"{node.files.agent_place}'" in node.record.detail
+
+
+def test_a_service_that_gives_up_over_another_agent_leaves_the_reason(
+    node: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(service_control, "FIRST_AGENT_TIMEOUT_S", 0.1)
+    other = AgentPlace(node.files.agent_place, AgentKind.ENGINE)
+    assert other.take()
+    node.supervise(node.engine)
+    assert node.supervisor is not None
+    with pytest.raises(service_control.ServiceError) as caught:
+        service_control.wait_until_up(node.files, node.supervisor, lambda _: None)
+    why = f"no agent of this service can be at work: another agent (pid {os.getpid()}) holds {node.files.agent_place}"
+    assert str(caught.value).startswith(why)
+    service_control.give_up(node.files, node.supervisor, str(caught.value))
+    assert node.supervisor.poll() is not None
+    assert main(["status", "--set", f"state_dir={node.files.root}"]) == ENVIRONMENT
+    assert f"the last `tidegauge up` failed: {why}" in capsys.readouterr().err
+    other.release()
 
 
 def test_a_place_that_breaks_while_the_service_runs_does_not_end_the_supervisor(node: Node) -> None:

@@ -37,7 +37,7 @@ from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.agent.opening.local import LOCAL
 from tidegauge.agent.opening.remote import OpenerAwayError, OpenerConnection, RemoteFolder, RemoteOpener
 from tidegauge.agent.opening.safe_files import DIRECTORY, UnsafeFileError
-from tidegauge.agent.opening.wire import Kind, OpenerRequest, encode_request
+from tidegauge.agent.opening.wire import Kind, OpenerRequest, OpenerStatus, decode_status, encode_request
 from tidegauge.agent.ports import HeldBy
 from tidegauge.cluster.ray_service.agent_service import AgentService
 from tidegauge.cluster.ray_service.stand_in import NotLinked
@@ -46,6 +46,7 @@ from tidegauge.core.jobs.settings import JobSettings, digest, encode
 from tidegauge.core.orders import Order, OrderTo
 from tidegauge.core.run_dirs import evidence_name, ring_name, socket_name
 from tidegauge.core.views import RankView
+from tidegauge.opener.places import MAX_CONNECTIONS
 from tidegauge.opener.rights import KEPT, rights_of
 from tidegauge.osproc.processes import identity_of
 from tidegauge.settings import Settings
@@ -504,6 +505,20 @@ def test_other_users_are_not_answered(node: Machine, opener: RunningOpener) -> N
     assert run_as(SERVICE, lambda: OpenerConnection(opener.socket).ask(OpenerRequest(Kind.RUN_DIRS))[0].tail)
 
 
+def test_root_is_told_how_it_fares_and_gets_nothing_else(node: Machine, opener: RunningOpener) -> None:
+    def status() -> OpenerStatus:
+        with closing(OpenerConnection(opener.socket)) as connection:
+            return decode_status(connection.ask(OpenerRequest(Kind.STATUS))[0].tail)
+
+    assert run_as(SERVICE, status).refused_connections == 0
+    os.chmod(opener.socket, 0o777)
+    assert not run_as(MALLORY, lambda: gets_an_answer(opener))
+    assert outcome(opener, OpenerRequest(Kind.SMAPS_ROLLUP, pid=os.getpid())) == "OpenerAwayError"
+    seen = status()
+    assert (seen.refused_connections, seen.refused_requests) == (1, 1)
+    assert 0 < seen.runs_for_s < 300
+
+
 def test_its_socket_can_be_opened_by_the_agents_group_alone(opener: RunningOpener) -> None:
     status = opener.socket.stat()
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, SERVICE, 0o660)
@@ -886,26 +901,115 @@ def test_few_descriptors_are_on_their_way_to_clients_that_do_not_read(node: Mach
     assert run_as(SERVICE, ask_and_count) == [1] * 10
 
 
-def test_connections_are_bounded_and_come_free_again(opener: RunningOpener) -> None:
-    def crowd() -> list[bool]:
-        crowd = [raw(opener) for _ in range(80)]
-        for one in crowd:
-            one.send(encode_request(OpenerRequest(Kind.RUN_DIRS)))
-        answered = [is_answered(one) for one in crowd]
-        for one in crowd:
-            one.close()
-        return answered
+def gets_an_answer(opener: RunningOpener) -> bool:
+    try:
+        OpenerConnection(opener.socket).ask(OpenerRequest(Kind.RUN_DIRS))
+    except OpenerAwayError:
+        return False
+    return True
 
-    assert run_as(SERVICE, crowd).count(True) == 64
-    remote = RemoteOpener(opener.socket)
 
-    def again() -> bool:
-        try:
-            return remote.owner_of_user_namespace(os.getpid()) is None
-        except OpenerAwayError:
-            return False
+def idle(opener: RunningOpener) -> list[socket.socket]:
+    return [raw(opener) for _ in range(2 * MAX_CONNECTIONS)]
 
-    run_as(SERVICE, lambda: until(again, "there is a place again"))
+
+def holding(opener: RunningOpener) -> list[socket.socket]:
+    """Connections that hold a folder each, and say no more."""
+    crowd = []
+    for _ in range(2 * MAX_CONNECTIONS):
+        crowd.append(raw(opener))
+        crowd[-1].send(encode_request(OpenerRequest(Kind.FOLDER, uid=ADA)))
+        is_answered(crowd[-1])
+    return crowd
+
+
+def deaf(opener: RunningOpener) -> list[socket.socket]:
+    """Connections that leave a descriptor each unread, and cannot be let go."""
+    crowd = holding(opener)
+    for one in crowd:
+        with suppress(BrokenPipeError):
+            one.send(encode_request(OpenerRequest(Kind.SMAPS_ROLLUP, pid=os.getpid())))
+    return crowd
+
+
+@contextmanager
+def beside(*attacks: Callable[[], list[socket.socket]]) -> Iterator[None]:
+    """Each attack in a child of its own, which keeps its connections until the end of the block."""
+    (is_ready, ready), (go_on, end) = os.pipe(), os.pipe()
+    children = []
+    for attack in attacks:
+        children.append(os.fork())
+        if children[-1] == 0:
+            os.close(end)
+            held = attack()
+            os.write(ready, b"x")
+            os.read(go_on, 1)
+            held.clear()
+            os._exit(0)
+    for _ in children:
+        os.read(is_ready, 1)
+    try:
+        yield
+    finally:
+        os.close(end)
+        for child in children:
+            os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("crowd", [idle, holding, deaf])
+def test_one_process_of_the_agents_user_cannot_take_all_places(
+    node: Machine, opener: RunningOpener, crowd: Callable[[RunningOpener], list[socket.socket]]
+) -> None:
+    Trap(node)
+
+    def attack() -> bool:
+        with beside(lambda: crowd(opener)):
+            return all(gets_an_answer(opener) for _ in range(3))
+
+    assert run_as(SERVICE, attack)
+
+
+def test_idle_connections_of_many_processes_of_the_agents_user_leave_it_a_place(opener: RunningOpener) -> None:
+    def attack() -> bool:
+        with beside(*[lambda: [raw(opener)]] * (MAX_CONNECTIONS + 8)):
+            return all(gets_an_answer(opener) for _ in range(3))
+
+    assert run_as(SERVICE, attack)
+    until(lambda: opener.open_files < MAX_CONNECTIONS, "places come free")
+
+
+def test_an_agent_whose_idle_connections_gave_way_goes_on(opener: RunningOpener) -> None:
+    def attack() -> bool:
+        with closing(RemoteOpener(opener.socket)) as remote:
+            remote.check()
+            with beside(*[lambda: [raw(opener)]] * (MAX_CONNECTIONS + 8)):
+                remote.check()
+        return True
+
+    assert run_as(SERVICE, attack)
+
+
+def test_an_agent_waits_for_its_turn_where_connections_are_not_taken_at_once(opener: RunningOpener) -> None:
+    is_full, full = os.pipe()
+
+    def in_a_queue() -> bool:
+        queue = []
+        with suppress(BlockingIOError):
+            while True:
+                queue.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                queue[-1].setblocking(False)
+                queue[-1].connect(str(opener.socket))
+        os.write(full, b"x")
+        return gets_an_answer(opener)
+
+    opener.process.send_signal(signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(run_as, SERVICE, in_a_queue)
+        os.read(is_full, 1)
+        opener.process.send_signal(signal.SIGCONT)
+        assert answer.result()
+    os.close(is_full)
+    os.close(full)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ _REPLY = struct.Struct("<BBHQ2Qq4Q")
 MAX_REQUEST_BYTES = _REQUEST.size + MAX_FILE_BYTES
 MAX_REPLY_BYTES = _REPLY.size + 8 * MAX_PIDS
 _ENTRY = struct.Struct("<IQqII")
+_STATUS = struct.Struct("<dQQd")
 MAX_ENTRIES = 8 * MAX_PIDS // _ENTRY.size
 """Uids of one ``RUN_DIR``: a container has few users."""
 MAX_NAMES = 1 << 14
@@ -72,6 +73,8 @@ class Kind(IntEnum):
     it has no more."""
     KUBELET = 18
     """A connection to the kubelet's pod-resources socket, whose path is the opener's own."""
+    STATUS = 19
+    """How it fares (``OpenerStatus``). The one request that root may make, too."""
 
 
 class OpenerRequest(NamedTuple):
@@ -98,6 +101,18 @@ class OpenerReply(NamedTuple):
     value: int = 0
     signature: Signature | None = None
     tail: bytes = b""
+
+
+class OpenerStatus(NamedTuple):
+    """How the opener fares. Counts are those since its start."""
+
+    runs_for_s: float
+    refused_connections: int
+    """Of users that it does not answer, and for want of a place."""
+    refused_requests: int
+    """Outside its rules, or for what is not the file that it has to be."""
+    longest_act_s: float
+    """For how long the longest request of now has been carried out; 0: there is none."""
 
 
 class EntryOfRunDir(NamedTuple):
@@ -154,6 +169,17 @@ def is_of_settings(name: str) -> bool:
 def encode_reply(reply: OpenerReply) -> bytes:
     numbers = reply.signature or (0,) * len(Signature._fields)
     return _REPLY.pack(VERSION, 0, 0, reply.value, *numbers) + reply.tail
+
+
+def encode_status(status: OpenerStatus) -> bytes:
+    return _STATUS.pack(*status)
+
+
+def decode_status(tail: bytes) -> OpenerStatus:
+    """Raises ``WireError``."""
+    if len(tail) != _STATUS.size:
+        raise WireError(f"{len(tail)} bytes of status")
+    return OpenerStatus(*_STATUS.unpack(tail))
 
 
 def encode_entries(entries: Iterable[EntryOfRunDir]) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegauge.cli.arguments import STANDARD_OUTPUT
-from tidegauge.cli.errors import FINE, CommandError
+from tidegauge.cli.errors import FINE, CommandError, cannot_write
 from tidegauge.cli.output import print_json
 from tidegauge.cli.persons.head import opened_head, uids_of, user_name
 
@@ -70,4 +70,4 @@ def _write_folder(folder: Path, files: Mapping[str, Any]) -> None:
             path.touch(mode=0o600)
             path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     except OSError as error:
-        raise CommandError(f"cannot write {folder}: {error.strerror or error}; name another folder with -o") from error
+        raise CommandError(f"{cannot_write(folder, error)}; or name another folder with -o") from error

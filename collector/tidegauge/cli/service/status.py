@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError
 from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.policy.status import in_one_line
+from tidegauge.cli.service.opener import OpenerLook, in_words, look_at_opener
 from tidegauge.cli.service_api import NO_URL, add_api_arguments, ask, local_service, not_running, read, web_pages
 from tidegauge.cluster.api.client import TIMEOUT_S
 from tidegauge.cluster.views import ProfileProblem
@@ -17,6 +19,7 @@ from tidegauge.core.ids import job_name
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.incidents.wording import list_ranks
 from tidegauge.core.units import format_bytes, format_count, format_duration
+from tidegauge.files import why_unwritable
 from tidegauge.http.access import LoginMethod, split_scheme
 
 HELP = "show service status and check that every node agent is reporting"
@@ -63,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _local(args: argparse.Namespace) -> dict[str, Any]:
     """The content of the service's files on this node. Raises ``CommandError`` if none runs, but for ``--json``."""
+    from tidegauge.cluster.ray_service.agent_place import why_not_ours
     from tidegauge.cluster.service_record import read_address
 
     files, record = local_service(args)
@@ -70,6 +74,10 @@ def _local(args: argparse.Namespace) -> dict[str, Any]:
         raise CommandError(not_running(files))
     if record is None:
         return {"running": False, "state_dir": str(files.root)}
+    metrics, state_problem = read_address(files.agent), _state_problem(files.root)
+    agent_problem = None
+    if metrics is None and state_problem is None and record.phase == "running":
+        agent_problem = why_not_ours(files.agent_place, record.supervisor.pid)
     return {
         "running": True,
         "role": "head" if record.spec.is_head else "node",
@@ -79,13 +87,31 @@ def _local(args: argparse.Namespace) -> dict[str, Any]:
         "head_address": record.spec.head_address,
         "node_address": record.spec.node_address,
         "api_url": read_address(files.api),
-        "metrics_address": read_address(files.agent),
+        "metrics_address": metrics,
+        "state_problem": state_problem,
+        "agent_problem": agent_problem,
         "links_problem": _links_problem(record.spec.settings.get("public_url")),
+        "opener": _opener(record.spec.settings.get("opener_socket")),
         "token_file": record.spec.token_file,
         "state_dir": str(files.root),
         "logs": str(files.logs),
         "started_unix_s": record.started_unix_s,
     }
+
+
+def _state_problem(folder: Path) -> str | None:
+    """Why the service cannot write its state, and what to do; ``None``: it can."""
+    if (why := why_unwritable(folder)) is None:
+        return None
+    return (
+        f"{folder} cannot be written: {why}. Parts of the service may run that are not shown here, and what is shown "
+        "may be old. Free space there, or make it writable: the service goes on by itself"
+    )
+
+
+def _opener(socket: object) -> Mapping[str, Any] | None:
+    """An ``OpenerLook``; ``None`` where the agent opens files itself."""
+    return look_at_opener(Path(str(socket)))._asdict() if socket else None
 
 
 def _links_problem(public_url: object) -> str | None:
@@ -114,10 +140,17 @@ def _print(answer: Mapping[str, Any]) -> None:
         print("" if local["phase"] == "running" else f" ({local['detail']})")
         if local["role"] == "node":
             print(f"head      {local['head_address']}  (for the whole cluster: ask there, or use --api URL)")
-            print(f"metrics   {_url(local['metrics_address']) or 'no agent yet'}")
+            print(f"metrics   {_url(local['metrics_address']) or _not_yet(local, 'no agent yet')}")
         else:
             print(f"engine    {local['head_address']}")
-            print(f"API, /sd  {local['api_url'] or 'coordinator not running'}")
+            print(f"API, /sd  {local['api_url'] or _not_yet(local, 'coordinator not running')}")
+        if local["agent_problem"]:
+            print_wrapped("agent     ", local["agent_problem"])
+        if local["state_problem"]:
+            print_wrapped("state     ", local["state_problem"])
+        if local["opener"] is not None:
+            for number, line in enumerate(in_words(OpenerLook(**local["opener"]))):
+                print_wrapped(" " * 10 if number else "opener    ", line)
         print(f"logs      {local['logs']}")
         if local["links_problem"]:
             print_wrapped("links     ", local["links_problem"])
@@ -142,6 +175,11 @@ def _print(answer: Mapping[str, Any]) -> None:
         _print_unheld_memory(service["nodes"])
     if not answer["healthy"]:
         print("\nnot healthy: some nodes have no agent that reports")
+
+
+def _not_yet(local: Mapping[str, Any], otherwise: str) -> str:
+    """Why an address is not known."""
+    return "not known: its address cannot be written" if local["state_problem"] else otherwise
 
 
 def _print_node_problems(nodes: Sequence[Mapping[str, Any]]) -> None:

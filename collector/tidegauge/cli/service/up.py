@@ -81,6 +81,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"tidegauge up: the running service has other values of {', '.join(others)}; to use these, run "
                   "`tidegauge down`, then this command again", file=sys.stderr)  # fmt: skip
         return FINE
+    if (why := service_control.why_not_seen(files, None)) is not None:
+        raise CommandError(why)
     _clean_up_after_crash(files, joins=bool(args.join))
     spec = _spec(args, settings, files)
     write_spec(files, spec)
@@ -93,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         with progress("up") as say:
             record = service_control.wait_until_up(files, supervisor, say)
     except service_control.ServiceError as error:
-        supervisor.terminate()
+        service_control.give_up(files, supervisor, str(error))
         raise CommandError(str(error)) from error
     except KeyboardInterrupt:
         supervisor.terminate()

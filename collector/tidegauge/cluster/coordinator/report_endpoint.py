@@ -7,14 +7,13 @@ from collections.abc import Callable
 
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.coordinator.report_times import IMPOSSIBLE_TIMES, with_possible_times
+from tidegauge.cluster.views import SILENT_OPENER
 from tidegauge.core.views import NodeSummary
 from tidegauge.protocol.coding import ProtocolError, decode, encode
 from tidegauge.protocol.messages import ReportRefusal
 from tidegauge.rate_limited_log import FewLines
 
 _log = logging.getLogger(__name__)
-
-SILENT_OPENER = "the opener does not answer: new ranks of other users are not found"
 
 
 class ReportEndpoint:

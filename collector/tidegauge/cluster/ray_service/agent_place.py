@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from tidegauge.core.ids import ProcessId
-from tidegauge.osproc.processes import identity_of, send_signal
+from tidegauge.osproc.processes import descends, identity_of, is_alive, send_signal
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,30 @@ def look_at_place(path: Path) -> PlaceState:
         return PlaceState(is_held, _read(handle), os.fstat(handle).st_mtime_ns)
     finally:
         os.close(handle)
+
+
+def why_not_ours(path: Path, supervisor_pid: int | None) -> str | None:
+    """Why an agent below this supervisor cannot have the place, and what to do; ``None``: it can, or has it. Without a
+    supervisor any holder is another's. Of no use on a full disk, where holders cannot say who they are."""
+    try:
+        state = look_at_place(path)
+    except OSError as error:
+        return str(error)
+    if not state.is_held:
+        return None
+    if state.holder is None:
+        return f"a process that does not say who it is holds {path}: end it (`fuser {path}` names it)"
+    process = state.holder.process
+    if not is_alive(process):
+        return (
+            f"an agent that cannot be seen from here, in another container or on another host, holds {path}: end its "
+            "service, or choose another state directory with --set state_dir=DIR"
+        )
+    if supervisor_pid is not None and descends(process.pid, supervisor_pid):
+        return None
+    return (
+        f"another agent (pid {process.pid}) holds {path} and has not ended when asked to: end it (`kill {process.pid}`)"
+    )
 
 
 class AgentPlace:
@@ -139,8 +163,13 @@ class AgentPlace:
         """Take the place; a holder is asked to end, and killed where it does not. Returns when this process has it: on
         a full disk, where the file cannot be made, when there is room again."""
         asked: dict[ProcessId, float] = {}
+        began_s, is_told = self._monotonic_s(), False
         with self._wishing():
             while not self._takes():
+                if not is_told and self._monotonic_s() - began_s >= 2 * END_GRACE_S:
+                    is_told = True
+                    if (why := why_not_ours(self._path, None)) is not None:
+                        log.warning("this agent waits for its place: %s", why)
                 holder = self._holder()
                 if holder is not None and holder.process != self._me:
                     since_s = asked.setdefault(holder.process, self._monotonic_s())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import fcntl
 import os
 import signal
 import subprocess
@@ -11,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from tidegauge.cluster.api import client
-from tidegauge.cluster.ray_service.agent_place import AgentKind, look_at_place
+from tidegauge.cluster.ray_service.agent_place import AgentKind, look_at_place, why_not_ours
 from tidegauge.cluster.ray_service.supervisor import KEEP_TRYING, RestartPace
 from tidegauge.cluster.service_record import (
     RecordError,
@@ -22,9 +24,11 @@ from tidegauge.cluster.service_record import (
     read_record,
     remove_traces,
     take_lock,
+    write_record,
 )
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
+from tidegauge.files import why_unwritable
 from tidegauge.osproc.processes import (
     end_processes,
     is_alive,
@@ -94,6 +98,8 @@ def wait_until_up(files: StateFiles, supervisor: subprocess.Popen[bytes], progre
         if supervisor.poll() is not None:
             raise ServiceError(f"the service ended during startup; see {files.logs}")
         if time.monotonic() > deadline_s:
+            if (why := why_not_ours(files.agent_place, supervisor.pid)) is not None:
+                raise ServiceError(f"no agent of this service can be at work: {why}")
             raise ServiceError(
                 f"the engine is running, but no agent has reported from this node for {FIRST_AGENT_TIMEOUT_S:.0f} "
                 f"s; see {files.logs}/agent.log here and "
@@ -101,6 +107,45 @@ def wait_until_up(files: StateFiles, supervisor: subprocess.Popen[bytes], progre
             )
         time.sleep(POLL_S)
     return record
+
+
+def give_up(
+    files: StateFiles,
+    supervisor: subprocess.Popen[bytes],
+    why: str,
+    *,
+    pace: RestartPace = RestartPace(),  # noqa: B008 - a constant
+) -> None:
+    """End a service that did not come up, and leave the reason to ``tidegauge status``."""
+    record = _record_of(files, supervisor.pid)
+    supervisor.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        supervisor.wait(pace.end_deadline_s + 5)
+    if record is not None and not record.alive:
+        with contextlib.suppress(OSError):  # a full disk: `up` says it
+            write_record(files, dataclasses.replace(record, phase="failed", detail=why))
+
+
+def why_not_seen(files: StateFiles, record: ServiceRecord | None) -> str | None:
+    """Why nothing may be done with the state directory though its record names no living supervisor: one has the lock.
+    ``None``: none has."""
+    if record is not None and record.alive:
+        return None
+    try:
+        handle = os.open(files.lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return (
+            f"a service that cannot be seen here uses the state directory {files.root}: it has just been started, or "
+            "runs in another container or on another host. Run this there, or choose another directory with "
+            "--set state_dir=DIR"
+        )
+    finally:
+        os.close(handle)
+    return None
 
 
 def end(
@@ -131,6 +176,8 @@ def end(
         return True
     if record is None:
         return False
+    if (why := why_not_seen(files, record)) is not None:
+        raise ServiceError(why)
     if record.alive:
         progress("ending the service")
         _end_supervisor(record, deadline_s=pace.end_deadline_s + 5)
@@ -172,6 +219,11 @@ def _wait_for_engine(files: StateFiles, supervisor: subprocess.Popen[bytes], pro
         if record is not None and record.phase == "failed":
             raise ServiceError(record.detail)
         if ended:
+            if (why := why_unwritable(files.root)) is not None:
+                raise ServiceError(
+                    f"the service did not start: {files.root} cannot be written: {why}; free space there or make it "
+                    "writable, then run this again"
+                )
             last = (files.logs / "supervisor.out").read_text(errors="replace").strip().splitlines()
             raise ServiceError(f"the service did not start: {last[-1] if last else 'no output'}; see {files.logs}")
         if record is not None and record.detail != said:

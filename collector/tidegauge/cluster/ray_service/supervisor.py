@@ -200,6 +200,12 @@ class Supervisor:
         self._files.record.unlink(missing_ok=True)
         return 3 if left else 0
 
+    def refuse(self, why: str) -> int:
+        """Start nothing, and leave the reason; returns the exit code."""
+        log.error("%s", why)
+        self._say("failed", why)
+        return 3
+
     def _starts(self) -> bool:
         """Start the engine; false if it failed over the saved cluster state, which is then put aside. That is done only
         where gcs_server names the state: a busy host is slow and its state is whole, and without it the nodes are lost.
@@ -428,14 +434,14 @@ def supervise(
     if lock is None:
         print("another supervisor is using this state directory", file=sys.stderr)
         return 3
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | {signal.SIGCHLD})
+    become_subreaper()
+    supervisor = Supervisor(spec, files, os.environ, commands, pace=pace, keeps_trying=keeps_trying)
     try:
         look_at_place(files.agent_place)
     except OSError as error:  # the node would never have an agent
-        print(f"the node's agent cannot start: {error}", file=sys.stderr)
-        return 3
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | {signal.SIGCHLD})
-    become_subreaper()
-    return Supervisor(spec, files, os.environ, commands, pace=pace, keeps_trying=keeps_trying).run()
+        return supervisor.refuse(f"the node's agent cannot start: {error}")
+    return supervisor.run()
 
 
 def _end_of(path: Path) -> str:
