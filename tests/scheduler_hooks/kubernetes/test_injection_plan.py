@@ -289,14 +289,30 @@ def test_for_its_namespaces_sake_no_pythonpath_of_an_image_is_hidden(
 
 
 @pytest.mark.parametrize("kind", ["configMapKeyRef", "secretKeyRef"])
-def test_for_its_namespaces_sake_an_optional_pythonpath_is_not_known(kind: str) -> None:
+@pytest.mark.parametrize("labels", [{}, {PROFILE_LABEL: "auto"}])
+@pytest.mark.parametrize("declared", [None, "", "/opt/lib"])
+def test_a_container_with_an_optional_pythonpath_is_left_alone_whoever_asks(
+    labels: dict[str, str], kind: str, declared: str | None
+) -> None:
     """Where its key is missing, the image's counts."""
-    for optional, reason in ((True, "image_unknown"), (False, None)):
+    for optional, reason in ((True, "image_unknown"), (False, "")):
         source = {kind: {"name": "n", "key": "k", "optional": optional}}
         container = {"name": "main", "resources": ONE_GPU, "env": [{"name": "PYTHONPATH", "valueFrom": source}]}
-        for declared in (None, ""):
-            outcome = plan(pod(container, labels={}), namespace={PROFILE_LABEL: "auto"}, declared=declared)
-            assert (outcome.reason or None) == reason
+        outcome = plan(pod(container, labels=labels), namespace={PROFILE_LABEL: "auto"}, declared=declared)
+        assert outcome.reason == reason
+        assert any("PYTHONPATH is from an optional key" in text for text in outcome.warnings) == optional
+
+
+def test_beside_a_container_with_an_optional_pythonpath_the_others_are_watched() -> None:
+    source = {"configMapKeyRef": {"name": "n", "key": "k", "optional": True}}
+    given_pod = pod({"name": "a", "env": [{"name": "PYTHONPATH", "valueFrom": source}]}, {"name": "b"})
+    assert plan(given_pod).warnings == (
+        "container a is not watched: its PYTHONPATH is from an optional key; where that is missing, its image's "
+        "counts. Set it without `optional`",
+    )
+    after = injected(given_pod)
+    assert after["spec"]["initContainers"][0]["args"] == ["b"]
+    assert after["spec"]["containers"][0] == given_pod["spec"]["containers"][0]
 
 
 def test_for_its_own_labels_sake_a_pod_is_watched_whatever_its_image_sets_and_its_namespace_may_say_it() -> None:

@@ -2,7 +2,8 @@
 
 A pod is never refused for our sake, and nothing is injected that could make it fail: parts that do not fit are left
 out, with a warning (which kubectl prints). Where the namespace alone asks, nobody has looked at the pod: only its
-containers with a GPU are watched, and only those whose own ``PYTHONPATH`` is known.
+containers with a GPU are watched, and only those whose own ``PYTHONPATH`` is known. Whoever asks, one from an optional
+key is not.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Skipped(NamedTuple):
 
 
 IMAGE_UNKNOWN = "image_unknown"
-"""Reason: the namespace asks, and what the pod's images set is not known. Its owner is told by an Event."""
+"""Reason: what the pod's images set is not known, and counts. Its owner is told by an Event."""
 
 
 def plan_injection(
@@ -127,15 +128,14 @@ def plan_injection(
     by_namespace = PROFILE_LABEL not in labels
     chosen, warnings = _chosen(spec, annotations, gpu_only=by_namespace)
     image_pythonpath, unread = _text({**told_namespace, **annotations}, IMAGE_PYTHONPATH)
-    if by_namespace:
-        if not chosen:
-            return Skipped("no_gpu", tuple(warnings))
-        declared = image_pythonpath is not None
-        by_pod = declared and IMAGE_PYTHONPATH in annotations
-        chosen, unknown = _with_known_path(chosen, declared=declared, by_pod=by_pod)
-        warnings += unknown
-        if not chosen:
-            return Skipped(IMAGE_UNKNOWN, (*warnings, *unread))
+    if by_namespace and not chosen:
+        return Skipped("no_gpu", tuple(warnings))
+    declared = image_pythonpath is not None
+    by_owner = not by_namespace or (declared and IMAGE_PYTHONPATH in annotations)
+    known, unknown = _with_known_path(chosen, declared=declared, by_owner=by_owner)
+    if unknown and not known:
+        return Skipped(IMAGE_UNKNOWN, (*unknown, *warnings, *unread))
+    chosen, warnings = known, warnings + unknown
     told = settings_of(metadata, namespace)
     common, complaints = common_variables(metadata, namespace, level, told)
     settings, refused = _settings(told.changes, job_id(namespace, claimed_name(metadata)))
@@ -218,22 +218,21 @@ def _chosen(
     return chosen[:MAX_WATCHED], warnings
 
 
-def _with_known_path(chosen: Sequence[_Placed], *, declared: bool, by_pod: bool) -> tuple[list[_Placed], list[str]]:
+def _with_known_path(chosen: Sequence[_Placed], *, declared: bool, by_owner: bool) -> tuple[list[_Placed], list[str]]:
     """Those of which it is known what their ``PYTHONPATH`` is without us, and warnings about the others: the webhook
     cannot see what an image sets, nor what ``envFrom`` brings, and a variable of the pod hides both.
 
-    ``declared``: whether the annotation ``IMAGE_PYTHONPATH`` says it; ``by_pod``: the pod's own, and not the
-    namespace's, which knows the images but no pod."""
+    ``declared``: whether the annotation ``IMAGE_PYTHONPATH`` says it; ``by_owner``: the pod's owner answers for image
+    and ``envFrom``, by that annotation or by asking, and not the namespace, which knows the images but no pod."""
     known, warnings = [], []
     for path, container in chosen:
         theirs = [one for one in container.get("env") or [] if one["name"] == "PYTHONPATH"]
-        optional = bool(theirs) and _is_optional(theirs[-1])
-        if optional:
+        if theirs and _is_optional(theirs[-1]):
             warnings.append(
-                f"container {container['name']} is not watched for its namespace's sake: its PYTHONPATH is from an "
-                "optional key, and may be its image's"
+                f"container {container['name']} is not watched: its PYTHONPATH is from an optional key; where that is "
+                "missing, its image's counts. Set it without `optional`"
             )
-        elif theirs or by_pod or (declared and not container.get("envFrom")):
+        elif theirs or by_owner or (declared and not container.get("envFrom")):
             known.append((path, container))
         else:
             whose = "its envFrom may set" if declared else "its image may set"
