@@ -501,6 +501,34 @@ def test_checkpoint_words_become_variables_unless_they_cannot() -> None:
     assert CHECKPOINT_PATH in plan(bad).warnings[1]
 
 
+@pytest.mark.parametrize("word", ["USR1", "usr2", "SIGUSR1", "10", "RTMIN+3"])
+def test_a_checkpoint_signal_that_the_probe_takes_has_no_warning(word: str) -> None:
+    assert plan(pod(checkpoint_signal=word)).warnings == ()
+
+
+@pytest.mark.parametrize("word", ["USR3", "0", "9", "SIGKILL", "stop", "term", "-10", "", "RTMIN-1"])
+def test_any_other_checkpoint_signal_has_a_warning_and_the_pod_is_watched(word: str) -> None:
+    given_pod = pod(checkpoint_signal=word)
+    assert plan(given_pod).warnings == (
+        f"annotation {CHECKPOINT_SIGNAL}={word!r} is not USR1, USR2, or a realtime signal such as RTMIN+3: no signal "
+        "is sent for a checkpoint",
+    )
+    assert environ(injected(given_pod))["TIDEGAUGE_CHECKPOINT_SIGNAL"] == word  # of which the probe tells the head
+
+
+@pytest.mark.parametrize("labels", [{PROFILE_LABEL: "auto"}, {}])
+def test_a_pod_that_says_itself_that_it_was_injected_has_a_warning(labels: dict[str, str]) -> None:
+    outcome = plan(pod(labels=labels, injected="1"), namespace={PROFILE_LABEL: "auto"})
+    assert outcome == Skipped(
+        "marked_before",
+        (
+            f"the pod is not watched: it has the annotation {INJECTED}, which Tidegauge writes, and nothing at "
+            "/tidegauge. Remove the annotation from its template",
+        ),
+    )
+    assert plan(pod(labels={}, injected="1")) == Skipped("not_asked")
+
+
 texts = st.text(max_size=20)
 variables = st.one_of(
     st.fixed_dictionaries({"name": st.sampled_from(["PYTHONPATH", "A", "TIDEGAUGE_JOB_ID"]), "value": texts}),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tidegauge.core.jobs.checkpoint_signal import ALLOWED, SIGNAL_VARIABLE, parse_signal
 from tidegauge.core.jobs.fraction import start_fraction
 from tidegauge.core.jobs.kubernetes import (
     ATTEMPT,
@@ -29,7 +30,14 @@ from tidegauge.core.jobs.settings import JobSettings
 from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE, parse_fraction
 from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.injection.environment import Variable, settings_in, watched_environment
-from tidegauge_scheduler_hooks.kubernetes.injection.names import BARE_LEVEL, CONTAINER_VARIABLE, LEVELS, VERSION, VOLUME
+from tidegauge_scheduler_hooks.kubernetes.injection.names import (
+    BARE_LEVEL,
+    CONTAINER_VARIABLE,
+    LEVELS,
+    PROBE_FOLDER,
+    VERSION,
+    VOLUME,
+)
 from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import PodSettings, own_settings
 from tidegauge_scheduler_hooks.kubernetes.injection.shares import gpu_share, with_gpus
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import (
@@ -97,7 +105,15 @@ class Skipped(NamedTuple):
 
 
 IMAGE_UNKNOWN = "image_unknown"
-"""Reason: what the pod's images set is not known, and counts. Its owner is told by an Event."""
+"""Reason: what the pod's images set is not known, and counts."""
+MARKED_BEFORE = "marked_before"
+"""Reason: the pod says itself that it was injected."""
+FOR_OWNERS = frozenset({IMAGE_UNKNOWN, MARKED_BEFORE})
+"""Reasons that owners are told by an Event: only they can say more, or less, on their pods."""
+_MARKED = (
+    f"the pod is not watched: it has the annotation {INJECTED}, which Tidegauge writes, and nothing at {PROBE_FOLDER}. "
+    "Remove the annotation from its template"
+)
 
 
 def plan_injection(
@@ -120,7 +136,7 @@ def plan_injection(
     if level is None or level == "off":
         return Skipped("not_asked" if level is None else "off")
     if INJECTED in annotations:
-        return Skipped("injected_before")
+        return Skipped("injected_before") if _has_probe(spec) else Skipped(MARKED_BEFORE, (_MARKED,))
     unfit = _unfit(annotations, spec)
     if unfit is not None:
         return Skipped(unfit)
@@ -177,6 +193,12 @@ def asked_level(labels: Mapping[str, str], namespace_labels: Mapping[str, str]) 
             known = ", ".join(LEVELS)
             return None, f"{whose} {PROFILE_LABEL}={word[:40]!r} is not a level ({known}): the pod is not watched"
     return None, None
+
+
+def _has_probe(spec: Mapping[str, Any]) -> bool:
+    """Whether a container has something where the injection mounts the probe."""
+    containers = [one for part in ("initContainers", "containers") for one in spec.get(part) or []]
+    return any(mount["mountPath"] == PROBE_FOLDER for one in containers for mount in one.get("volumeMounts") or [])
 
 
 def _unfit(annotations: Mapping[str, str], spec: Mapping[str, Any]) -> str | None:
@@ -265,13 +287,14 @@ def common_variables(
     if told.attempt is not None:  # with the restarts by its own controller
         found.append(_variable(ATTEMPT_VARIABLE, str(told.attempt + restart_label({"metadata": metadata}))))
     warnings: list[str] = []
-    for variable, annotation in (
-        ("TIDEGAUGE_CHECKPOINT_SIGNAL", CHECKPOINT_SIGNAL),
-        ("TIDEGAUGE_CHECKPOINT_PATH", CHECKPOINT_PATH),
-    ):
+    for variable, annotation in ((SIGNAL_VARIABLE, CHECKPOINT_SIGNAL), ("TIDEGAUGE_CHECKPOINT_PATH", CHECKPOINT_PATH)):
         text, complaints = _text(annotations, annotation)
         warnings += complaints
         found += [] if text is None else [_variable(variable, text)]
+        if variable == SIGNAL_VARIABLE and text is not None and parse_signal(text) is None:
+            warnings.append(
+                f"annotation {annotation}={text[:40]!r} is not {ALLOWED}: no signal is sent for a checkpoint"
+            )
     return found, warnings
 
 
