@@ -50,7 +50,7 @@ from tidegauge_scheduler_hooks.kubernetes.injection.volumes import (
 from tidegauge_scheduler_hooks.kubernetes.replicas import replica_of
 from tidegauge_scheduler_hooks.kubernetes.workloads import restart_label
 
-# Which job a pod says that it belongs to, by what its controllers wrote on it. Pure.
+# Which job a pod says that it belongs to, by what its controllers wrote on it, where no workload was read. Pure.
 # A claim: what counts is what the head finds by the chain of owners (``PodFacts``). Ranks go by this until they are
 # told.
 
@@ -154,7 +154,7 @@ def plan_injection(
     chosen, warnings = known, warnings + unknown
     told = settings_of(metadata, namespace)
     common, complaints = common_variables(metadata, namespace, level, told)
-    settings, refused = _settings(told.changes, job_id(namespace, claimed_name(metadata)))
+    settings, refused = _settings(told.changes, job_id(namespace, _job_name(metadata, told)))
     warnings += complaints + unread + refused
     warnings += [] if told.unread is None else [f"its workload could not be read, so it has no attempt: {told.unread}"]
     operations: list[Mapping[str, Any]] = []
@@ -275,7 +275,7 @@ def common_variables(
 ) -> tuple[list[Variable], list[str]]:
     """The variables that are the same in all watched containers, and warnings."""
     annotations = metadata.get("annotations") or {}
-    name = claimed_name(metadata)
+    name = _job_name(metadata, told)
     found: list[Variable] = [
         _variable("TIDEGAUGE_PROFILE", level),
         _variable("TIDEGAUGE_JOB_ID", job_id(namespace, name)),
@@ -296,6 +296,10 @@ def common_variables(
                 f"annotation {annotation}={text[:40]!r} is not {ALLOWED}: no signal is sent for a checkpoint"
             )
     return found, warnings
+
+
+def _job_name(metadata: Mapping[str, Any], told: PodSettings) -> str:
+    return told.job_name or claimed_name(metadata)
 
 
 def own_variables(
