@@ -13,6 +13,8 @@ FOLDERS = ("*", "deploy/**", "examples/*", "helm/*", "tests/*")
 PAGES = sorted(
     {*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *(page for at in FOLDERS for page in ROOT.glob(f"{at}/README.md"))}
 )
+MAX_LINE_CHARS = 120
+"""As of a line of code (pyproject.toml)."""
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
 
 
@@ -31,6 +33,13 @@ def test_the_table_of_causes_is_up_to_date() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     dead = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if not (page.parent / link).exists()]
     assert dead == []
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/kubernetes_*.md")), ids=lambda page: page.name)
+def test_paragraphs_are_no_wider_than_code(page: Path) -> None:
+    """Tables and examples are as wide as they are."""
+    prose = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    assert [line for line in prose.splitlines() if len(line) > MAX_LINE_CHARS and not line.startswith("|")] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -149,6 +149,8 @@ class KubernetesScheduler:
         self._policies = policies
         self._wall_s = wall_s
         self._stops = Stops(api)
+        self._refused: set[tuple[str, str]] = set()
+        """Kinds by namespace that no annotation could be written on the last time, which was logged."""
 
     def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
         """Facts from the watches, without a request. Raises ``TemporaryError`` while they do not know the pods."""
@@ -191,9 +193,8 @@ class KubernetesScheduler:
         once = f"{record.job.job_id} {text}"
         self._record(run.workload, ENDED_EVENT, text, once, warning=record.end is JobEnd.OOM)
         said = {ENDED: cut(text, MAX_NOTE_BYTES), RECOMMENDED: recommendation(record)}
-        if run.workload.kind.name in self._kinds:
-            with suppress(ObjectNotFoundError):  # it was deleted meanwhile
-                self._say_of_end(run.workload, {name: text for name, text in said.items() if text is not None})
+        with suppress(ObjectNotFoundError):  # it was deleted meanwhile
+            self._say_of_end(run.workload, {name: text for name, text in said.items() if text is not None})
 
     def show_incident(self, incident: Incident, records: Sequence[DecisionRecord], job: JobView | None) -> None:
         """Write the ``MemoryIncident`` of an incident whose ranks are really in pods of that workload."""
@@ -440,24 +441,32 @@ class KubernetesScheduler:
     def _mark(
         self, workload: Workload, look: Callable[[], Workload], value: Callable[[Workload], Mapping[str, str | None]]
     ) -> None:
-        """Annotate where that is allowed: a role for messages alone has no patch, and the owner has the Event."""
-        if workload.kind.name not in self._kinds:
-            return
-        try:
-            self._annotate(look, value)
-        except ForbiddenError as error:
-            log.info("%s is not annotated: %s", workload.title, error)
+        self._where_allowed(workload, lambda: self._annotate(look, value))
 
     def _say_of_end(self, workload: Workload, said: Mapping[str, str]) -> None:
         """By server-side apply, as nobody else writes these: others' changes are no conflict."""
-        obj = self._look_again(workload).obj
-        there = annotations_of(obj)
-        if {name: there[name] for name in (ENDED, RECOMMENDED) if name in there} == said:
+
+        def write() -> None:
+            obj = self._look_again(workload).obj
+            there = annotations_of(obj)
+            if {name: there[name] for name in (ENDED, RECOMMENDED) if name in there} != said:
+                apply_annotations(self._api, workload.kind.resource, obj["metadata"], said)
+
+        self._where_allowed(workload, write)
+
+    def _where_allowed(self, workload: Workload, write: Callable[[], None]) -> None:
+        """Annotate if a role allows it: one for messages alone has no patch, and the owner has the Event."""
+        kind, where = workload.kind.name, (workload.kind.name, workload.namespace)
+        if kind not in self._kinds:
             return
         try:
-            apply_annotations(self._api, workload.kind.resource, obj["metadata"], said)
+            write()
         except ForbiddenError as error:
-            log.info("%s is not annotated: %s", workload.title, error)
+            if where not in self._refused:
+                log.info("%s is not annotated, nor is any other %s there: %s", workload.title, kind, error)
+            self._refused.add(where)
+        else:
+            self._refused.discard(where)
 
     def _record(self, workload: Workload, reason: str, note: str, decision_id: str, *, warning: bool = True) -> None:
         regarding = (workload.kind.resource, workload.obj)

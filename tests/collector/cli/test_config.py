@@ -9,6 +9,7 @@ import pytest
 from tidegauge.cli import config
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.main import main
+from tidegauge.core.jobs.checkpoint_signal import SIGNAL_VARIABLE
 from tidegauge.core.jobs.variables import (
     ATTEMPT_VARIABLE,
     EXPLAIN_OOM_VARIABLE,
@@ -17,7 +18,6 @@ from tidegauge.core.jobs.variables import (
     SHARE_VARIABLE,
 )
 from tidegauge.probe.checkpoint.files import PATH_VARIABLE
-from tidegauge.probe.checkpoint.signal import SIGNAL_VARIABLE
 from tidegauge.probe.job_settings import TOLD_VARIABLE
 from tidegauge.settings import Settings
 

@@ -14,9 +14,10 @@ from types import FrameType
 from typing import Any, Optional
 
 from probe_fakes import FakeBackend, FakeOptimizer, facts_of_this_process
+from tidegauge.core.jobs.checkpoint_signal import parse_signal
 from tidegauge.probe.checkpoint.callbacks import means_of
 from tidegauge.probe.checkpoint.files import SETTLED_S
-from tidegauge.probe.checkpoint.signal import parse_signal, signal_name, why_not_sent
+from tidegauge.probe.checkpoint.signal import signal_name, why_not_sent
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.requests import RequestRefusedError, parse_ask
 from tidegauge.probe.session.commands import Commands

@@ -357,28 +357,44 @@ def test_while_the_server_is_away_it_is_not_ready_and_comes_back_by_itself(bench
 
 def test_replicas_serve_one_certificate_that_the_configuration_trusts(bench: Bench) -> None:
     bench.release.upgrade(values(webhook=True))
-    path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{bench.release.cluster_name}"
-    served = [_serve(bench) for _ in range(2)]
-    bundle = eventually(lambda: _bundle(bench, path))
-    answers = [_review(port, bundle, f"tidegauge-webhook.{bench.namespace}.svc") for port in served]
+    served = [_serve(bench)[1] for _ in range(2)]
+    bundle = eventually(lambda: _bundle(bench))
+    answers = [_review(port, bundle, bench.namespace, {}) for port in served]
     assert answers == ["HTTP/1.1 200 OK"] * 2
 
 
-def _serve(bench: Bench) -> int:
+def test_name_of_an_owner_forges_no_line_of_the_log(bench: Bench) -> None:
+    """The webhook logs why it could not read the owner, in words that have its name."""
+    bench.release.upgrade(values(webhook=True))
+    replica, port = _serve(bench)
+    bundle = eventually(lambda: _bundle(bench))
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train\nERROR forged\x1b[31m", "uid": "u"}
+    metadata = {"name": "p", "labels": {PROFILE_LABEL: "auto"}, "ownerReferences": [{**owner, "controller": True}]}
+    pod = {"metadata": metadata, "spec": {"containers": [{"name": "main", "image": "i"}]}}
+    assert _review(port, bundle, bench.namespace, pod) == "HTTP/1.1 200 OK"
+    (line,) = eventually(lambda: [line for line in replica.log.splitlines() if "forged" in line])
+    assert f" INFO tidegauge_scheduler_hooks.kubernetes.injection.webhook: pod {bench.namespace}/p: " in line
+    assert line.isprintable()
+
+
+def _serve(bench: Bench) -> tuple[ControllerProcess, int]:
+    """A replica, and its webhook's port."""
     port = free_port()
-    bench.replica(f"--webhook-port={port}", "--webhook-host=127.0.0.1")
-    return port
+    return bench.replica(f"--webhook-port={port}", "--webhook-host=127.0.0.1"), port
 
 
-def _bundle(bench: Bench, path: str) -> str:
+def _bundle(bench: Bench) -> str:
+    path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{bench.release.cluster_name}"
     found = bench.admin.do("GET", path)["webhooks"][0]["clientConfig"].get("caBundle") or ""
     return base64.b64decode(found).decode()
 
 
-def _review(port: int, bundle: str, name: str) -> str:
+def _review(port: int, bundle: str, namespace: str, pod: Any) -> str:
     """The first line of the answer to a question about a pod, over TLS that trusts ``bundle`` alone."""
+    name = f"tidegauge-webhook.{namespace}.svc"
     context = ssl.create_default_context(cadata=bundle)
-    request = {"uid": "u", "operation": "CREATE", "namespace": "x", "resource": {"resource": "pods"}, "object": {}}
+    resource = {"resource": "pods"}
+    request = {"uid": "u", "operation": "CREATE", "namespace": namespace, "resource": resource, "object": pod}
     body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
     head = f"POST /mutate HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with (

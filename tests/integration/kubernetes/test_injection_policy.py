@@ -117,6 +117,7 @@ def found_in(
 
 
 GPU = {"name": "gpu", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+ZERO = {"name": "zero", "resources": {"limits": {"cpu": "1", "nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": 0}}}
 NETWORK = {"name": "net", "resources": {"claims": [{"name": "nic"}]}}
 OWNER = {"apiVersion": "apps/v1", "kind": "Other", "uid": "u"}
 PODS = [
@@ -136,6 +137,9 @@ PODS = [
     pod("words", annotations={FRACTION: "0.5", CHECKPOINT_PATH: "/ckpt", IMAGE_PYTHONPATH: "/app"}),
     pod("bad", annotations={FRACTION: "2", CHECKPOINT_PATH: "/" * 3000, "tidegauge.dev/attempt": "x"}),
     pod("gpus", spec={"containers": [{"name": "side"}, GPU]}),
+    pod("zero", spec={"containers": [ZERO, {"name": "side"}]}),
+    pod("zero-and-gpu", spec={"containers": [ZERO, GPU]}),
+    pod("zero-and-claims", spec={"containers": [ZERO, NETWORK]}),
     pod("network", spec={"containers": [NETWORK, GPU]}),
     pod("claims", spec={"containers": [NETWORK, {"name": "side"}]}),
     pod("named", spec={"containers": [{"name": "side"}, GPU]}, annotations={CONTAINERS: " side ,none"}),
@@ -227,6 +231,7 @@ IN_ENV = [{"name": "PYTHONPATH", "value": "/own"}]
     "given",
     [
         pod("no-gpu"),
+        pod("zero", spec={"containers": [ZERO]}),
         pod("gpu", spec={"containers": [{"name": "side"}, GPU]}),
         pod("by-env", spec={"containers": [{**GPU, "env": IN_ENV}]}),
         pod("from-elsewhere", spec={"containers": [{**GPU, "envFrom": [{}]}]}),

@@ -11,10 +11,13 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from fakes.kube import FakeKube
 from tidegauge.http.server import Handler, Response
 from tidegauge_exporter.metrics.families import exposition
 from tidegauge_scheduler_hooks.kubernetes.controller import monitoring
 from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import HealthServer, StepCounts, gauge, text_page
+from tidegauge_scheduler_hooks.kubernetes.controller.options import parse_options
+from tidegauge_scheduler_hooks.kubernetes.controller.process import Controller
 
 PAGES: Mapping[str, Handler] = {
     "/healthz": lambda _: text_page("ok\n"),
@@ -106,9 +109,12 @@ def test_pages_are_made_anew_for_every_request() -> None:
         assert [ask(server, "/n")[1], ask(server, "/n")[1]] == ["1", "2"]
 
 
-def test_taken_port_is_named() -> None:
+def test_taken_port_is_named_with_the_options_that_choose_another() -> None:
+    kube = FakeKube()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use") as told:
-            HealthServer("127.0.0.1", port, {})
+        options = parse_options(["--namespace=a", "--no-webhook", "--health-host=127.0.0.1", f"--health-port={port}"])
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use. ") as told:
+            Controller(options, kube, kube, quick_api=kube)
     assert told.value.errno == errno.EADDRINUSE
+    assert str(told.value).endswith("End what listens there, or choose another by --health-host, --health-port")

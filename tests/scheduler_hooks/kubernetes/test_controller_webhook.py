@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ from fakes.kube import FakeKube
 from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
 from tidegauge_exporter.metrics.families import exposition
 from tidegauge_scheduler_hooks.kubernetes.controller.options import parse_options
-from tidegauge_scheduler_hooks.kubernetes.controller.webhook import NamedNamespaces, Upkeep, WatchedNamespaces, reviews
+from tidegauge_scheduler_hooks.kubernetes.controller.webhook import (
+    NamedNamespaces,
+    Upkeep,
+    WatchedNamespaces,
+    Webhook,
+    reviews,
+)
+from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import OwnerReader
 from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, NAMESPACES, SECRETS, WEBHOOKS, ForbiddenError
 from tidegauge_scheduler_hooks.ports import TemporaryError
 
@@ -118,6 +126,18 @@ def test_reviews_are_counted_by_outcome() -> None:
         'tidegauge_webhook_reviews_total{outcome="injected",reason=""} 3.0',
         'tidegauge_webhook_reviews_total{outcome="skipped",reason="off"} 2.0',
     ]
+
+
+def test_taken_port_is_named_with_the_options_that_choose_another(bench: Bench, tmp_path: Path) -> None:
+    owners = OwnerReader(bench.kube, {}, {})
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        given = ["--namespace=tidegauge", "--probe-image=p", f"--certificate-dir={tmp_path}"]
+        options = parse_options([*given, "--webhook-host=127.0.0.1", f"--webhook-port={port}"])
+        assert options.webhook is not None
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use. ") as told:
+            Webhook(options.webhook, options, bench.kube, bench.kube, owners, leading=lambda: True)
+    assert str(told.value).endswith("End what listens there, or choose another by --webhook-host, --webhook-port")
 
 
 def test_what_earlier_runs_needed_is_read_at_each_upkeep(bench: Bench, tmp_path: Path) -> None:

@@ -144,6 +144,28 @@ def test_a_role_without_patch_leaves_the_event(world: KubeWorld) -> None:
     assert annotation(world, job) is None
 
 
+def test_refusal_to_annotate_is_logged_once_until_annotations_are_allowed(
+    world: KubeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    job = world.start_job()
+
+    def refused_lines(*allowed: bool) -> int:
+        for may in allowed:
+            if not may:
+                world.kube.fail_next(ForbiddenError("cannot patch jobs"), verb="patch", kind="Job")
+            number = len(world.kube.list(EVENTS))
+            world.port.annotate(world.target(job), f"remark {number}", decision_id=f"d-{number}")
+        return sum("cannot patch jobs" in line for line in caplog.messages)
+
+    assert refused_lines(False, False) == 1
+    assert refused_lines(True, False) == 2
+    world.end_by_itself(job)
+    world.kube.fail_next(ForbiddenError("cannot patch jobs"), verb="patch", kind="Job")
+    remark(world, job)
+    assert refused_lines() == 2
+
+
 def test_a_kind_that_is_not_acted_on_has_an_event_alone(world: KubeWorld) -> None:
     world.port = world.another_port(kinds=["JobSet"])
     job = ended(world)

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from scheduler_hooks.kubernetes.workload_samples import workload
 from tidegauge_scheduler_hooks.kubernetes.injection.history import (
-    MAX_FILE_BYTES,
     MAX_SENTENCE_CHARS,
     SubmissionHistory,
 )
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.webhook import MAX_WARNING_CHARS, Injector
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
+from tidegauge_scheduler_hooks.lines_of_jobs import MAX_FILE_BYTES
 
 SENTENCE = "earlier runs had 8 × 80.0 GiB, needed 9.1 GiB each at most in 3 runs; 1/8 of this GPU would do"
 
@@ -105,6 +105,15 @@ def test_no_more_than_a_bound_is_read(file: Path) -> None:
     history.refresh()
     assert history.sentence("team-a", "train") == SENTENCE
     assert history.sentence("team-a", "behind") is None
+
+
+def test_line_that_the_bound_cuts_is_left_out(file: Path) -> None:
+    filler = "x" * (MAX_FILE_BYTES - file.stat().st_size - len("\nteam-a\tlast\tearlier runs need"))
+    file.write_text(f"{file.read_text()}{filler}\nteam-a\tlast\tearlier runs needed 9.1 GiB\n")
+    history = SubmissionHistory(file)
+    history.refresh()
+    assert history.sentence("team-a", "train") == SENTENCE
+    assert history.sentence("team-a", "last") is None
 
 
 @given(st.binary(max_size=300))

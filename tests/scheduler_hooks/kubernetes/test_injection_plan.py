@@ -289,14 +289,30 @@ def test_for_its_namespaces_sake_no_pythonpath_of_an_image_is_hidden(
 
 
 @pytest.mark.parametrize("kind", ["configMapKeyRef", "secretKeyRef"])
-def test_for_its_namespaces_sake_an_optional_pythonpath_is_not_known(kind: str) -> None:
+@pytest.mark.parametrize("labels", [{}, {PROFILE_LABEL: "auto"}])
+@pytest.mark.parametrize("declared", [None, "", "/opt/lib"])
+def test_a_container_with_an_optional_pythonpath_is_left_alone_whoever_asks(
+    labels: dict[str, str], kind: str, declared: str | None
+) -> None:
     """Where its key is missing, the image's counts."""
-    for optional, reason in ((True, "image_unknown"), (False, None)):
+    for optional, reason in ((True, "image_unknown"), (False, "")):
         source = {kind: {"name": "n", "key": "k", "optional": optional}}
         container = {"name": "main", "resources": ONE_GPU, "env": [{"name": "PYTHONPATH", "valueFrom": source}]}
-        for declared in (None, ""):
-            outcome = plan(pod(container, labels={}), namespace={PROFILE_LABEL: "auto"}, declared=declared)
-            assert (outcome.reason or None) == reason
+        outcome = plan(pod(container, labels=labels), namespace={PROFILE_LABEL: "auto"}, declared=declared)
+        assert outcome.reason == reason
+        assert any("PYTHONPATH is from an optional key" in text for text in outcome.warnings) == optional
+
+
+def test_beside_a_container_with_an_optional_pythonpath_the_others_are_watched() -> None:
+    source = {"configMapKeyRef": {"name": "n", "key": "k", "optional": True}}
+    given_pod = pod({"name": "a", "env": [{"name": "PYTHONPATH", "valueFrom": source}]}, {"name": "b"})
+    assert plan(given_pod).warnings == (
+        "container a is not watched: its PYTHONPATH is from an optional key; where that is missing, its image's "
+        "counts. Set it without `optional`",
+    )
+    after = injected(given_pod)
+    assert after["spec"]["initContainers"][0]["args"] == ["b"]
+    assert after["spec"]["containers"][0] == given_pod["spec"]["containers"][0]
 
 
 def test_for_its_own_labels_sake_a_pod_is_watched_whatever_its_image_sets_and_its_namespace_may_say_it() -> None:
@@ -483,6 +499,34 @@ def test_checkpoint_words_become_variables_unless_they_cannot() -> None:
     assert len(plan(bad).warnings) == 2
     assert CHECKPOINT_SIGNAL in plan(bad).warnings[0]
     assert CHECKPOINT_PATH in plan(bad).warnings[1]
+
+
+@pytest.mark.parametrize("word", ["USR1", "usr2", "SIGUSR1", "10", "RTMIN+3"])
+def test_a_checkpoint_signal_that_the_probe_takes_has_no_warning(word: str) -> None:
+    assert plan(pod(checkpoint_signal=word)).warnings == ()
+
+
+@pytest.mark.parametrize("word", ["USR3", "0", "9", "SIGKILL", "stop", "term", "-10", "", "RTMIN-1"])
+def test_any_other_checkpoint_signal_has_a_warning_and_the_pod_is_watched(word: str) -> None:
+    given_pod = pod(checkpoint_signal=word)
+    assert plan(given_pod).warnings == (
+        f"annotation {CHECKPOINT_SIGNAL}={word!r} is not USR1, USR2, or a realtime signal such as RTMIN+3: no signal "
+        "is sent for a checkpoint",
+    )
+    assert environ(injected(given_pod))["TIDEGAUGE_CHECKPOINT_SIGNAL"] == word  # of which the probe tells the head
+
+
+@pytest.mark.parametrize("labels", [{PROFILE_LABEL: "auto"}, {}])
+def test_a_pod_that_says_itself_that_it_was_injected_has_a_warning(labels: dict[str, str]) -> None:
+    outcome = plan(pod(labels=labels, injected="1"), namespace={PROFILE_LABEL: "auto"})
+    assert outcome == Skipped(
+        "marked_before",
+        (
+            f"the pod is not watched: it has the annotation {INJECTED}, which Tidegauge writes, and nothing at "
+            "/tidegauge. Remove the annotation from its template",
+        ),
+    )
+    assert plan(pod(labels={}, injected="1")) == Skipped("not_asked")
 
 
 texts = st.text(max_size=20)

@@ -157,6 +157,28 @@ def test_who_made_a_pod_that_its_namespace_cannot_vouch_for_is_told_once_by_an_e
     assert "PYTHONPATH" in event["note"]
 
 
+def test_who_made_a_pod_with_an_optional_pythonpath_is_told_by_an_event_although_the_pod_asks_itself() -> None:
+    kube, owners = FakeKube(), OwnersToTell()
+    source = {"secretKeyRef": {"name": "n", "key": "k", "optional": True}}
+    container = {"name": "main", "env": [{"name": "PYTHONPATH", "valueFrom": source}]}
+    asking = {"metadata": {**OWNED["metadata"], "labels": {PROFILE_LABEL: "auto"}}, "spec": {"containers": [container]}}
+    assert "patch" not in response(Injector(InjectionOptions("i"), lambda _: None, left_alone=owners.note),
+                                   question(asking))  # fmt: skip
+    owners.tell(kube)
+    [event] = kube.list(EVENTS)
+    assert "optional key" in event["note"]
+
+
+def test_who_made_a_pod_that_says_itself_that_it_was_injected_is_told_by_an_event() -> None:
+    kube, owners = FakeKube(), OwnersToTell()
+    marked = {**OWNED["metadata"], "labels": {PROFILE_LABEL: "auto"}, "annotations": {INJECTED: "1"}}
+    asked = Injector(InjectionOptions("i"), lambda _: None, left_alone=owners.note)
+    assert INJECTED in response(asked, question({**OWNED, "metadata": marked}))["warnings"][0]
+    owners.tell(kube)
+    [event] = kube.list(EVENTS)
+    assert (event["reason"], INJECTED in event["note"]) == ("GpuMemoryNotWatched", True)
+
+
 def test_owners_that_cannot_be_told_now_are_told_later_and_those_that_cannot_be_told_at_all_are_not_tried_again() -> (
     None
 ):

@@ -28,6 +28,7 @@ LINES = (
     f"team-a\tsweep-large-run\t{70 * GIB}\t1\t0",
     f"team-b\ttrain\t{GIB}\t1\t0",
     "a broken line\t7",
+    f"team-a\ttrain\t{GIB}\t9\t9",
     "team-a\tnegative\t-1\t1\t0",
 )
 

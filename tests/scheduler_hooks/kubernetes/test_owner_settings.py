@@ -10,7 +10,7 @@ import pytest
 
 from fakes.kube import Call, FakeKube
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, admitted, owned_by, template, workload
-from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, INJECTED, REQUEUE, UNREAD
+from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, INJECTED, PROFILE_LABEL, REQUEUE, UNREAD
 from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE
 from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import ALL_WITHIN_S, OwnerReader, PodSettings
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
@@ -53,7 +53,7 @@ def bench() -> Bench:
 
 
 def test_of_an_owner_that_says_nothing_the_watch_is_enough(bench: Bench) -> None:
-    assert bench.read(bench.job()) == PodSettings(0, None, True)
+    assert bench.read(bench.job()) == PodSettings(0, None, True, job_name="train")
     assert bench.gets == []
 
 
@@ -63,7 +63,7 @@ def test_an_owner_with_an_order_or_an_attempt_is_asked_for_as_it_is_now(bench: B
     job = bench.job(**seen)
     bench.kube.lag()
     bench.kube.put(JOBS, {**job, "metadata": {**job["metadata"], "annotations": SAID}})
-    assert bench.read(job) == PodSettings(2, SAID[CHANGES], True)
+    assert bench.read(job) == PodSettings(2, SAID[CHANGES], True, job_name="train")
     assert bench.gets == ["Job train"]
 
 
@@ -77,7 +77,7 @@ def test_a_watch_that_is_not_open_is_not_believed(bench: Bench) -> None:
 
 def test_an_owner_that_no_watch_has_shown_yet_is_asked_for_by_its_name(bench: Bench) -> None:
     bench.kube.lag()
-    assert bench.read(bench.job(**SAID)) == PodSettings(2, SAID[CHANGES], True)
+    assert bench.read(bench.job(**SAID)) == PodSettings(2, SAID[CHANGES], True, job_name="train")
 
 
 def test_the_topmost_of_a_chain_counts(bench: Bench) -> None:
@@ -183,6 +183,16 @@ def test_a_pod_whose_owner_cannot_be_read_is_made_without_an_attempt_and_says_so
     assert pod["metadata"]["annotations"] == {INJECTED: "1", UNREAD: "no answer in time"}
     assert ATTEMPT_VARIABLE not in environ(pod)
     assert injector.counts()["injected", "owner_unread"] == 1
+
+
+@pytest.mark.parametrize("labels", [{}, {"jobset.sigs.k8s.io/jobset-name": "t"}, {"job-name": "t-node-0"}])
+def test_job_of_a_pod_is_its_topmost_owner_whatever_labels_it_lacks(bench: Bench, labels: dict[str, str]) -> None:
+    jobset = bench.kube.put(JOBSETS, {"metadata": {"name": "t", "namespace": NAMESPACE}})
+    below = {"name": "t-node-0", "namespace": NAMESPACE, "ownerReferences": owned_by(jobset)}
+    job = bench.kube.put(JOBS, {"metadata": below})
+    pod, _ = made(bench, {"ownerReferences": owned_by(job), "labels": {PROFILE_LABEL: "auto", **labels}})
+    assert environ(pod)["TIDEGAUGE_JOB_ID"] == f"{NAMESPACE}/t"
+    assert environ(pod)["TIDEGAUGE_JOB_NAME"] == "t"
 
 
 def test_a_pod_of_its_own_is_told_its_own_words(bench: Bench) -> None:

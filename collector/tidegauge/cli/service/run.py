@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tidegauge.cli.arguments import add_examples, file_to_write, group
 from tidegauge.cli.errors import EXTRAS_NEED_PYTHON, CommandError, UsageError
 from tidegauge.core.ids import MADE_UP
+from tidegauge.core.jobs.checkpoint_signal import ALLOWED, SIGNAL_VARIABLE, parse_signal
 from tidegauge.core.jobs.fraction import start_fraction
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE, SHARE_VARIABLE, parse_fraction
 from tidegauge.launch.command_names import command_name
@@ -24,7 +25,7 @@ from tidegauge.launch.keeper import say
 from tidegauge.launch.start import CannotKeepError, keep, other_keeper
 from tidegauge.probe.activation.launch import activation_environ
 from tidegauge.probe.checkpoint.files import PATH_VARIABLE
-from tidegauge.probe.checkpoint.signal import ALLOWED, SIGNAL_VARIABLE, parse_signal, signal_name
+from tidegauge.probe.checkpoint.signal import signal_name
 from tidegauge.probe.levels import LEVELS, WATCHING_LEVELS
 
 if TYPE_CHECKING:

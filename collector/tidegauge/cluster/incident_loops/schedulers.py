@@ -105,7 +105,10 @@ def _kubernetes(settings: Settings, coordinator: Coordinator) -> Any:
 def open_node_conditions(
     settings: Settings, coordinator: Coordinator, *, submit: Callable[[Callable[[], None]], object]
 ) -> NodeConditions | None:
-    """What writes conditions of nodes, with a rate of requests of its own. Raises ``StoreError``."""
+    """What writes conditions of nodes. Raises ``StoreError``.
+
+    By a client of its own: a look at many nodes takes a hundred requests at once, and no action is to wait for them
+    behind the client's rate limit."""
     if not (settings.kubernetes_node_conditions and _is_kubernetes_here(settings)):
         return None
     from tidegauge_scheduler_hooks.kubernetes.node_conditions import NodeConditions, NodeGpus

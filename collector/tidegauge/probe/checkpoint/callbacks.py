@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Optional
 
+from tidegauge.core.jobs.checkpoint_signal import ALLOWED, SIGNAL_VARIABLE, parse_signal
 from tidegauge.probe.checkpoint.files import (
     PATH_VARIABLE,
     SETTLED_S,
@@ -25,7 +26,7 @@ from tidegauge.probe.checkpoint.files import (
     declared_paths,
     list_files,
 )
-from tidegauge.probe.checkpoint.signal import ALLOWED, SIGNAL_VARIABLE, parse_signal, signal_name, why_not_sent
+from tidegauge.probe.checkpoint.signal import signal_name, why_not_sent
 from tidegauge.probe.faults import Faults, describe
 from tidegauge.probe.requests import CALLBACK, NONE, SIGNAL, CheckpointRequest, RequestRefusedError, Save, SaveRequest
 from tidegauge.probe.runtime.backend import Backend

@@ -40,10 +40,17 @@ class HealthServer(HttpServer):
             ("GET", None): lambda _: Refusal(404, f"not found: try {', '.join(pages)}"),
         }
         super().__init__(App(routes, LIMITS, "controller", text_error), host=host, port=port)
-        try:
-            self.bind()
-        except OSError as error:
-            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+        self.bind()
+
+
+@contextmanager
+def listening(server: str, host: str, port: int) -> Iterator[None]:
+    """An ``OSError`` within names the address, and the options by which one chooses another for that server."""
+    try:
+        yield
+    except OSError as error:
+        advice = f"End what listens there, or choose another by --{server}-host, --{server}-port"
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}. {advice}") from error
 
 
 PREFIX = "tidegauge_controller_"

@@ -21,6 +21,7 @@ from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import (
     Samples,
     StepCounts,
     gauge,
+    listening,
     text_page,
 )
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options
@@ -67,7 +68,8 @@ class Controller:
         self._look_at_all = threading.Event()
         self._synced_unix_s: float | None = None
         pages: dict[str, Handler] = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
-        self._health = HealthServer(options.health_host, options.health_port, pages)
+        with listening("health", options.health_host, options.health_port):
+            self._health = HealthServer(options.health_host, options.health_port, pages)
         identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
         self._leader = Leader(
             api, options.namespace, options.lease, identity, self._look_at_all.set, self._queue.clear, owner=account

@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client.metrics_core import Metric
 
-from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import Samples, counter
+from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import Samples, counter, listening
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options, WebhookOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import (
     DirCertificate,
@@ -163,7 +163,8 @@ class Webhook:
             owners.settings_of,
             self.upkeep.left_alone.note,
         )
-        self._server = WebhookServer(options.host, options.port, self.upkeep.certificate, self._injector.answer)
+        with listening("webhook", options.host, options.port):
+            self._server = WebhookServer(options.host, options.port, self.upkeep.certificate, self._injector.answer)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._keep_up, name="tidegauge-webhook-upkeep", daemon=True)
 

@@ -10,11 +10,10 @@ from typing import Any
 
 from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS, controller_of
+from tidegauge_scheduler_hooks.lines_of_jobs import read_lines
 
 log = logging.getLogger(__name__)
 
-MAX_FILE_BYTES = 1 << 20
-"""As job_submit.lua has it, and as a ConfigMap holds: some 5,000 jobs."""
 MAX_SENTENCE_CHARS = 220
 
 
@@ -32,13 +31,11 @@ class SubmissionHistory:
         """Read the file; one that is not there, or cannot be read, says nothing."""
         if self._file is None:
             return
-        problem = None
+        problem: str | None = None
         try:
-            with self._file.open("rb") as file:
-                self._sentences = _sentences(file.read(MAX_FILE_BYTES).decode(errors="replace"))
+            self._sentences = read_lines(self._file, lambda said: one_line(said, MAX_SENTENCE_CHARS) or None)
         except OSError as error:
-            self._sentences = {}
-            problem = None if isinstance(error, FileNotFoundError) else str(error)
+            self._sentences, problem = {}, str(error)
         if problem is not None and problem != self._problem:
             log.warning("nothing is said about earlier runs: %s", problem)
         self._problem = problem
@@ -60,14 +57,3 @@ def submitted_name(request: Mapping[str, Any]) -> str | None:
 
 
 _SUBMITTED = {(kind.resource.group, kind.resource.plural) for kind in KINDS.values()} | {("", "pods")}
-
-
-def _sentences(text: str) -> Mapping[tuple[str, str], str]:
-    """By the first line of each job, as job_submit.lua takes it."""
-    found: dict[tuple[str, str], str] = {}
-    for line in text.splitlines():
-        user, _, rest = line.partition("\t")
-        name, tab, sentence = rest.partition("\t")
-        if user and name and tab and sentence:
-            found.setdefault((user, name), one_line(sentence, MAX_SENTENCE_CHARS))
-    return found

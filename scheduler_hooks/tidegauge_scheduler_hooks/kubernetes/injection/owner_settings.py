@@ -1,4 +1,4 @@
-"""Attempt and changes for a new pod, from its topmost owner.
+"""Attempt and changes for a new pod, and the name of its job, from its topmost owner.
 
 From the owner, not from the pod's template: Kueue puts templates back as they were submitted each time that it stops a
 workload (``RestorePodSpec`` in its pkg/podset), and leaves the annotations of the object alone.
@@ -38,6 +38,8 @@ class PodSettings(NamedTuple):
     """Whether a workload says so, and not the pod itself."""
     unread: str | None = None
     """Why the workload could not be read, for people."""
+    job_name: str | None = None
+    """The workload's name, which the head calls the job by; ``None``: no workload was read."""
 
 
 def own_settings(metadata: Mapping[str, Any], namespace: str) -> PodSettings:  # noqa: ARG001 - as OwnerReader's
@@ -97,7 +99,7 @@ class OwnerReader:
         except SchedulerError as error:
             # What is in force can only have become more since the watch showed it; the number may be another by now.
             return PodSettings(None, None if last is None else annotations_of(last).get(CHANGES), True, str(error))
-        return PodSettings(attempt_of(obj), annotations_of(obj).get(CHANGES), True)
+        return PodSettings(attempt_of(obj), annotations_of(obj).get(CHANGES), True, job_name=obj["metadata"]["name"])
 
     def _may_be_old(self, resource: Resource, owner: Object) -> bool:
         """An order stands on a workload for as long as its pods take to end, which an open watch shows in time; the

@@ -2,7 +2,8 @@
 
 A pod is never refused for our sake, and nothing is injected that could make it fail: parts that do not fit are left
 out, with a warning (which kubectl prints). Where the namespace alone asks, nobody has looked at the pod: only its
-containers with a GPU are watched, and only those whose own ``PYTHONPATH`` is known.
+containers with a GPU are watched, and only those whose own ``PYTHONPATH`` is known. Whoever asks, one from an optional
+key is not.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tidegauge.core.jobs.checkpoint_signal import ALLOWED, SIGNAL_VARIABLE, parse_signal
 from tidegauge.core.jobs.fraction import start_fraction
 from tidegauge.core.jobs.kubernetes import (
     ATTEMPT,
@@ -28,7 +30,14 @@ from tidegauge.core.jobs.settings import JobSettings
 from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE, parse_fraction
 from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.injection.environment import Variable, settings_in, watched_environment
-from tidegauge_scheduler_hooks.kubernetes.injection.names import BARE_LEVEL, CONTAINER_VARIABLE, LEVELS, VERSION, VOLUME
+from tidegauge_scheduler_hooks.kubernetes.injection.names import (
+    BARE_LEVEL,
+    CONTAINER_VARIABLE,
+    LEVELS,
+    PROBE_FOLDER,
+    VERSION,
+    VOLUME,
+)
 from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import PodSettings, own_settings
 from tidegauge_scheduler_hooks.kubernetes.injection.shares import gpu_share, with_gpus
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import (
@@ -41,7 +50,7 @@ from tidegauge_scheduler_hooks.kubernetes.injection.volumes import (
 from tidegauge_scheduler_hooks.kubernetes.replicas import replica_of
 from tidegauge_scheduler_hooks.kubernetes.workloads import restart_label
 
-# Which job a pod says that it belongs to, by what its controllers wrote on it. Pure.
+# Which job a pod says that it belongs to, by what its controllers wrote on it, where no workload was read. Pure.
 # A claim: what counts is what the head finds by the chain of owners (``PodFacts``). Ranks go by this until they are
 # told.
 
@@ -96,7 +105,15 @@ class Skipped(NamedTuple):
 
 
 IMAGE_UNKNOWN = "image_unknown"
-"""Reason: the namespace asks, and what the pod's images set is not known. Its owner is told by an Event."""
+"""Reason: what the pod's images set is not known, and counts."""
+MARKED_BEFORE = "marked_before"
+"""Reason: the pod says itself that it was injected."""
+FOR_OWNERS = frozenset({IMAGE_UNKNOWN, MARKED_BEFORE})
+"""Reasons that owners are told by an Event: only they can say more, or less, on their pods."""
+_MARKED = (
+    f"the pod is not watched: it has the annotation {INJECTED}, which Tidegauge writes, and nothing at {PROBE_FOLDER}. "
+    "Remove the annotation from its template"
+)
 
 
 def plan_injection(
@@ -119,7 +136,7 @@ def plan_injection(
     if level is None or level == "off":
         return Skipped("not_asked" if level is None else "off")
     if INJECTED in annotations:
-        return Skipped("injected_before")
+        return Skipped("injected_before") if _has_probe(spec) else Skipped(MARKED_BEFORE, (_MARKED,))
     unfit = _unfit(annotations, spec)
     if unfit is not None:
         return Skipped(unfit)
@@ -127,18 +144,17 @@ def plan_injection(
     by_namespace = PROFILE_LABEL not in labels
     chosen, warnings = _chosen(spec, annotations, gpu_only=by_namespace)
     image_pythonpath, unread = _text({**told_namespace, **annotations}, IMAGE_PYTHONPATH)
-    if by_namespace:
-        if not chosen:
-            return Skipped("no_gpu", tuple(warnings))
-        declared = image_pythonpath is not None
-        by_pod = declared and IMAGE_PYTHONPATH in annotations
-        chosen, unknown = _with_known_path(chosen, declared=declared, by_pod=by_pod)
-        warnings += unknown
-        if not chosen:
-            return Skipped(IMAGE_UNKNOWN, (*warnings, *unread))
+    if by_namespace and not chosen:
+        return Skipped("no_gpu", tuple(warnings))
+    declared = image_pythonpath is not None
+    by_owner = not by_namespace or (declared and IMAGE_PYTHONPATH in annotations)
+    known, unknown = _with_known_path(chosen, declared=declared, by_owner=by_owner)
+    if unknown and not known:
+        return Skipped(IMAGE_UNKNOWN, (*unknown, *warnings, *unread))
+    chosen, warnings = known, warnings + unknown
     told = settings_of(metadata, namespace)
     common, complaints = common_variables(metadata, namespace, level, told)
-    settings, refused = _settings(told.changes, job_id(namespace, claimed_name(metadata)))
+    settings, refused = _settings(told.changes, job_id(namespace, _job_name(metadata, told)))
     warnings += complaints + unread + refused
     warnings += [] if told.unread is None else [f"its workload could not be read, so it has no attempt: {told.unread}"]
     operations: list[Mapping[str, Any]] = []
@@ -177,6 +193,12 @@ def asked_level(labels: Mapping[str, str], namespace_labels: Mapping[str, str]) 
             known = ", ".join(LEVELS)
             return None, f"{whose} {PROFILE_LABEL}={word[:40]!r} is not a level ({known}): the pod is not watched"
     return None, None
+
+
+def _has_probe(spec: Mapping[str, Any]) -> bool:
+    """Whether a container has something where the injection mounts the probe."""
+    containers = [one for part in ("initContainers", "containers") for one in spec.get(part) or []]
+    return any(mount["mountPath"] == PROBE_FOLDER for one in containers for mount in one.get("volumeMounts") or [])
 
 
 def _unfit(annotations: Mapping[str, str], spec: Mapping[str, Any]) -> str | None:
@@ -218,22 +240,21 @@ def _chosen(
     return chosen[:MAX_WATCHED], warnings
 
 
-def _with_known_path(chosen: Sequence[_Placed], *, declared: bool, by_pod: bool) -> tuple[list[_Placed], list[str]]:
+def _with_known_path(chosen: Sequence[_Placed], *, declared: bool, by_owner: bool) -> tuple[list[_Placed], list[str]]:
     """Those of which it is known what their ``PYTHONPATH`` is without us, and warnings about the others: the webhook
     cannot see what an image sets, nor what ``envFrom`` brings, and a variable of the pod hides both.
 
-    ``declared``: whether the annotation ``IMAGE_PYTHONPATH`` says it; ``by_pod``: the pod's own, and not the
-    namespace's, which knows the images but no pod."""
+    ``declared``: whether the annotation ``IMAGE_PYTHONPATH`` says it; ``by_owner``: the pod's owner answers for image
+    and ``envFrom``, by that annotation or by asking, and not the namespace, which knows the images but no pod."""
     known, warnings = [], []
     for path, container in chosen:
         theirs = [one for one in container.get("env") or [] if one["name"] == "PYTHONPATH"]
-        optional = bool(theirs) and _is_optional(theirs[-1])
-        if optional:
+        if theirs and _is_optional(theirs[-1]):
             warnings.append(
-                f"container {container['name']} is not watched for its namespace's sake: its PYTHONPATH is from an "
-                "optional key, and may be its image's"
+                f"container {container['name']} is not watched: its PYTHONPATH is from an optional key; where that is "
+                "missing, its image's counts. Set it without `optional`"
             )
-        elif theirs or by_pod or (declared and not container.get("envFrom")):
+        elif theirs or by_owner or (declared and not container.get("envFrom")):
             known.append((path, container))
         else:
             whose = "its envFrom may set" if declared else "its image may set"
@@ -254,7 +275,7 @@ def common_variables(
 ) -> tuple[list[Variable], list[str]]:
     """The variables that are the same in all watched containers, and warnings."""
     annotations = metadata.get("annotations") or {}
-    name = claimed_name(metadata)
+    name = _job_name(metadata, told)
     found: list[Variable] = [
         _variable("TIDEGAUGE_PROFILE", level),
         _variable("TIDEGAUGE_JOB_ID", job_id(namespace, name)),
@@ -266,14 +287,19 @@ def common_variables(
     if told.attempt is not None:  # with the restarts by its own controller
         found.append(_variable(ATTEMPT_VARIABLE, str(told.attempt + restart_label({"metadata": metadata}))))
     warnings: list[str] = []
-    for variable, annotation in (
-        ("TIDEGAUGE_CHECKPOINT_SIGNAL", CHECKPOINT_SIGNAL),
-        ("TIDEGAUGE_CHECKPOINT_PATH", CHECKPOINT_PATH),
-    ):
+    for variable, annotation in ((SIGNAL_VARIABLE, CHECKPOINT_SIGNAL), ("TIDEGAUGE_CHECKPOINT_PATH", CHECKPOINT_PATH)):
         text, complaints = _text(annotations, annotation)
         warnings += complaints
         found += [] if text is None else [_variable(variable, text)]
+        if variable == SIGNAL_VARIABLE and text is not None and parse_signal(text) is None:
+            warnings.append(
+                f"annotation {annotation}={text[:40]!r} is not {ALLOWED}: no signal is sent for a checkpoint"
+            )
     return found, warnings
+
+
+def _job_name(metadata: Mapping[str, Any], told: PodSettings) -> str:
+    return told.job_name or claimed_name(metadata)
 
 
 def own_variables(

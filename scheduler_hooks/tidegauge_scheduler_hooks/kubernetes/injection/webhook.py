@@ -22,7 +22,7 @@ from tidegauge.http.server import App, HttpRequest, HttpServer, Response, Routes
 from tidegauge_scheduler_hooks.kubernetes.injection.history import submitted_name
 from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import PodSettings, own_settings
 from tidegauge_scheduler_hooks.kubernetes.injection.plan import (
-    IMAGE_UNKNOWN,
+    FOR_OWNERS,
     Injection,
     Skipped,
     asked_level,
@@ -115,7 +115,7 @@ class Injector:
             options=self._options,
             settings_of=self._settings_of,
         )
-        if isinstance(outcome, Skipped) and outcome.reason == IMAGE_UNKNOWN and not request.get("dryRun"):
+        if isinstance(outcome, Skipped) and outcome.reason in FOR_OWNERS and not request.get("dryRun"):
             self._left_alone(namespace, request["object"]["metadata"], outcome.warnings[0])
         return outcome
 

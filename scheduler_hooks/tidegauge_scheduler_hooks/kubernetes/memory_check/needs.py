@@ -13,9 +13,8 @@ from tidegauge.core.text import one_line
 from tidegauge.core.units import format_count
 from tidegauge_scheduler_hooks.kubernetes.owners import controller_of
 from tidegauge_scheduler_hooks.kubernetes.ports import Object
+from tidegauge_scheduler_hooks.lines_of_jobs import read_lines
 
-MAX_FILE_BYTES = 1 << 20
-"""As a ConfigMap holds."""
 READ_EVERY_S = 60.0
 MAX_MEMORY_BYTES = 1 << 50
 MAX_QUOTED_CHARS = 40
@@ -103,11 +102,7 @@ class RecordedNeeds:
     def _refresh(self) -> None:
         if self._file is None or self._now_s() < self._read_s + READ_EVERY_S:
             return
-        try:
-            with self._file.open("rb") as file:
-                self._runs = _runs(file.read(MAX_FILE_BYTES).decode(errors="replace"))
-        except FileNotFoundError:  # it may be made later
-            self._runs = {}
+        self._runs = read_lines(self._file, _runs)
         self._read_s = self._now_s()
 
 
@@ -127,11 +122,8 @@ def _sum(found: Iterable[RunsOfJob]) -> RunsOfJob | None:
     return total
 
 
-def _runs(text: str) -> Mapping[tuple[str, str], RunsOfJob]:
-    """Namespace, name, bytes, runs and out-of-memory errors, with tabs; lines that are not so are left out."""
-    found = {}
-    for line in text.splitlines():
-        parts = line.split("\t")
-        if len(parts) == 5 and all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts[2:]):
-            found[parts[0], parts[1]] = RunsOfJob(*map(int, parts[2:]))
-    return found
+def _runs(said: str) -> RunsOfJob | None:
+    """Of bytes, runs and out-of-memory errors, with tabs; ``None`` for what is not so."""
+    parts = said.split("\t")
+    are_numbers = all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts)
+    return RunsOfJob(*map(int, parts)) if len(parts) == 3 and are_numbers else None
