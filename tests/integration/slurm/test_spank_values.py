@@ -15,9 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from integration.needs import missing
+from tidegauge.core.jobs.checkpoint_signal import ALLOWED, parse_signal
 from tidegauge.core.jobs.variables import parse_fraction
 from tidegauge.probe.activation.launch import PYTHONPATH_FOLDER, activation_environ
-from tidegauge.probe.checkpoint.signal import ALLOWED, parse_signal
 from tidegauge.probe.levels import LEVELS
 
 SOURCE = Path(__file__).resolve().parents[3] / "deploy/slurm/spank"
