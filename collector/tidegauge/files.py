@@ -66,6 +66,8 @@ def why_unwritable(folder: Path) -> Optional[str]:
         room = os.statvfs(folder)
         if room.f_blocks and room.f_bavail * room.f_frsize < _TRIED_BYTES:  # root may have more than the owner
             return os.strerror(errno.ENOSPC)
+        if room.f_files and not room.f_favail:
+            return f"{os.strerror(errno.ENOSPC)}: it has as many files as it can (df -i)"
         with tempfile.TemporaryFile(dir=folder, buffering=0) as tried:
             tried.write(bytes(_TRIED_BYTES))
     except OSError as error:

@@ -6,6 +6,7 @@ import os
 import resource
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,6 +70,21 @@ def test_error_of_a_write_names_the_file_and_not_its_draft(tmp_path: Path) -> No
     with pytest.raises(FileNotFoundError) as missing:
         replace_file(tmp_path / "none" / "state", b"new")
     assert missing.value.filename == str(tmp_path / "none" / "state")
+
+
+def test_disk_without_inodes_is_told_from_one_without_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = os.statvfs(tmp_path)
+    values = {name: getattr(room, name) for name in dir(room) if name.startswith("f_")}
+
+    def full(**what: int) -> SimpleNamespace:
+        return SimpleNamespace(**{**values, "f_bavail": 1 << 30, "f_files": 9, "f_favail": 9, **what})
+
+    monkeypatch.setattr(os, "statvfs", lambda _: full(f_favail=0))
+    assert why_unwritable(tmp_path) == "No space left on device: it has as many files as it can (df -i)"
+    monkeypatch.setattr(os, "statvfs", lambda _: full(f_bavail=0))
+    assert why_unwritable(tmp_path) == "No space left on device"
+    monkeypatch.setattr(os, "statvfs", lambda _: full(f_files=0, f_favail=0))
+    assert why_unwritable(tmp_path) is None, "a file system that counts none, as btrfs"
 
 
 def test_folder_that_can_be_written_is_told_from_one_that_cannot_and_stays_as_it_was(tmp_path: Path) -> None:

@@ -143,7 +143,8 @@ class JobSettingsFiles:
 
 def open_job_settings(settings: Settings, environ: Mapping[str, str] = os.environ) -> JobSettingsFiles:
     """This machine's settings files, in the run directories that its agent watches."""
-    return JobSettingsFiles(watched_run_dirs(settings, environ), opener=open_opener(settings.opener_socket))
+    run_dirs = watched_run_dirs(settings, environ)
+    return JobSettingsFiles(run_dirs, opener=open_opener(settings.opener_socket, run_dirs))
 
 
 def _decoded(name: str, content: bytes) -> JobSettings | None:

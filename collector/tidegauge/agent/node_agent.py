@@ -576,7 +576,7 @@ def open_node_agent(
         _log.warning(
             "not in the host's pid namespace: pids from NVML may not match, and other users' ranks may be invisible"
         )
-    opener = open_opener(settings.opener_socket)
+    opener = open_opener(settings.opener_socket, run_dirs)
     procs, clock, namespaces = ProcFs(opener=opener), SystemClock(), NamespacesOfPods()
     hostname = settings.hostname or socket.gethostname()
     steps = open_slurm(settings, procs, environ)

@@ -17,6 +17,10 @@ from tidegauge.opener.server import OpenerServer, listening
 
 _log = logging.getLogger("tidegauge.opener")
 
+AS_THE_UNIT = (
+    "start it as root with CAP_DAC_OVERRIDE and CAP_SYS_PTRACE, in the group of --user, as its systemd unit does"
+)
+
 
 def build_opener_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tidegauge.opener", description="Opens other users' files for the agent.")
@@ -45,9 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         uid = gid = int(given.user)
     try:
         listener = listening(given.socket, gid)
+    except OSError as error:
+        print(f"tidegauge.opener: cannot listen at {given.socket}: {error.strerror}; {AS_THE_UNIT}", file=sys.stderr)
+        return 3
+    try:
         keep_two_rights()
     except (OSError, MissingRightsError) as error:
-        print(f"tidegauge.opener: {error}", file=sys.stderr)
+        print(f"tidegauge.opener: cannot keep to its two capabilities: {error}; {AS_THE_UNIT}", file=sys.stderr)
         return 3
     run_dirs = [path.resolve() for path in given.run_dir or ()] or [Path(name) for name in DEFAULT_RUN_DIRS]
     _log.info("opens files in %s for uid %d", " and ".join(map(str, run_dirs)), uid)

@@ -118,6 +118,8 @@ class OpenerServer:
             refused_connections=self._refused["connection"],
             refused_requests=self._refused["request"],
             longest_act_s=self._places.longest_act_s(besides=place),
+            uid=self._uid,
+            run_dirs=tuple(map(str, self._run_dirs)),
         )
         return OpenerReply(tail=encode_status(status))
 

@@ -36,7 +36,7 @@ long long tidegauge_billionths(const char *text);
 /* A decimal number of digits only, from 1 to most; -1 for any other text. */
 long tidegauge_count(const char *text, long most);
 
-/* Whether the probe takes the text as a signal that may ask a job for a checkpoint (probe/checkpoint_signal.py). */
+/* Whether the probe takes the text as a signal that may ask a job for a checkpoint (core/jobs/checkpoint_signal.py). */
 int tidegauge_is_signal(const char *text);
 
 int tidegauge_is_level(const char *text);

@@ -74,7 +74,7 @@ def test_opener_entries_of_a_run_directory_come_back_from_their_bytes() -> None:
 
 
 def test_opener_status_comes_back_from_its_bytes() -> None:
-    status = OpenerStatus(1.5, 2, 3, 0.0)
+    status = OpenerStatus(1.5, 2, 3, 0.0, 995, ("/run/tidegauge", "/dev/shm/tidegauge"))
     assert decode_status(encode_status(status)) == status
     with pytest.raises(WireError):
         decode_status(b"")

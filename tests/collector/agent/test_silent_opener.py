@@ -93,6 +93,13 @@ def test_a_stopped_opener_is_waited_for_once(opener: RemoteOpener, process: Stop
     assert sum(process.waited_s) == ANSWER_S + PING_S <= 3.0
 
 
+def test_an_opener_that_does_not_serve_a_run_directory_is_of_no_use(process: StoppedOpener) -> None:
+    served = Path("/dev/shm/tidegauge")
+    RemoteOpener(Path("socket"), [served], connect=process.connect).check()
+    with pytest.raises(FileNotFoundError, match="does not serve /srv/run: start it with --run-dir /srv/run"):
+        RemoteOpener(Path("socket"), [served, Path("/srv/run")], connect=process.connect).check()
+
+
 def test_connections_that_were_kept_are_not_waited_for_one_by_one(process: StoppedOpener) -> None:
     opener = RemoteOpener(Path("socket"), connect=process.connect)
     with opener.entered(ProcessId(7, 7), 1), opener.entered(ProcessId(8, 8), 1):

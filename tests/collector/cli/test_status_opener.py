@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +41,8 @@ class Node:
     def __init__(self, root: Path, *, opener: bool = True) -> None:
         self.files: StateFiles = prepare_state_dir(root / "state")
         self.socket = root / "socket"
-        settings = {"opener_socket": str(self.socket)} if opener else {}
+        self.run_dir = root / "run"
+        settings = {"opener_socket": str(self.socket), "run_dir": str(self.run_dir)} if opener else {}
         spec = NodeSpec(
             state_dir=str(self.files.root), engine_dir="e", token_file="t", head_address="10.0.0.1:6399",
             node_address="10.0.0.2", is_head=False, settings=settings,
@@ -50,11 +53,13 @@ class Node:
         write_address(self.files.agent, "10.0.0.2:9494")
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
-    def listen(self, *, answers: bool = True) -> None:
+    def listen(self, *, answers: bool = True, uid: int = AGENT, run_dir: str = "run") -> None:
+        if os.geteuid() == 0:
+            os.chown(self.files.root, AGENT, -1)
         self.listener.bind(str(self.socket))
         self.listener.listen()
         if answers:
-            server = OpenerServer(self.listener, AGENT, [self.files.root], self.files.root / "kubelet")
+            server = OpenerServer(self.listener, uid, [self.run_dir.with_name(run_dir)], self.files.root / "kubelet")
             threading.Thread(target=server.serve, daemon=True).start()
 
     def close(self) -> None:
@@ -93,6 +98,39 @@ def test_status_of_a_node_by_root_says_that_its_opener_answers_and_what_it_has_r
     told = json.loads(capsys.readouterr().out)["local"]["opener"]
     assert (told["answers"], told["refused_connections"], told["refused_requests"]) == (True, 0, 1)
     assert (told["socket"], told["problem"]) == (str(node.socket), None)
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("started", "why"),
+    [
+        ({"uid": 12}, f"it serves uid 12 alone, the agent's is {AGENT}); start it with --user {AGENT}"),
+        (
+            {"run_dir": "other"},
+            "it opens files in {root}/other, not in {root}/run); start it with --run-dir {root}/run",
+        ),
+    ],
+    ids=["user", "run-dir"],
+)
+def test_status_of_a_node_says_that_its_opener_serves_another_agent(
+    node: Node, capsys: pytest.CaptureFixture[str], started: dict[str, Any], why: str
+) -> None:
+    node.listen(**started)
+    status(node, "--json")
+    told = json.loads(capsys.readouterr().out)["local"]["opener"]
+    assert (told["answers"], told["refused_requests"]) == (False, 0)
+    assert told["problem"] == f"{SILENT_OPENER} ({why.format(root=node.run_dir.parent)}"
+
+
+def test_the_agents_own_user_hears_that_the_opener_serves_another(node: Node) -> None:
+    error = remote.OpenerAwayError("away")
+    error.__cause__ = PermissionError(errno.EACCES, "Permission denied")
+    own = opener_words._without_answer(node.socket, error, os.geteuid())
+    assert own.answers is False
+    assert own.problem is not None
+    assert own.problem.endswith(f"it serves another one); start it with --user {os.geteuid()}")
+    other = opener_words._without_answer(node.socket, error, os.geteuid() + 1)
+    assert (other.answers, "run this as root" in (other.problem or "")) == (None, True)
 
 
 def test_status_of_a_node_says_in_the_heads_words_that_its_opener_does_not_run(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, USAGE, CommandError
+from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, USAGE, CommandError
 from tidegauge.cli.main import main
 from tidegauge.cli.service import status, up
 from tidegauge.cluster.ray_service import service_control
@@ -70,6 +70,26 @@ def test_up_names_the_settings_that_a_running_service_does_not_have(
     assert json.loads(told.out)["already_up"]
     assert "mail_server, slack_channel" in told.err
     assert "tidegauge down" in told.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--foreground"], ENVIRONMENT, f"up already, as process {os.getpid()}; `tidegauge down` ends it"),
+        (["--join", "127.0.0.1:6399", "--token-file", "t"], ENVIRONMENT, "already up as the head 127.0.0.1:6399; run"),
+        (["--node-address", "10.0.0.9"], FINE, "other values of --node-address; to use these, run `tidegauge down`"),
+    ],
+    ids=["foreground", "join", "address"],
+)
+def test_up_does_not_pass_over_what_a_running_service_is_not(
+    arguments: list[str], code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    files = prepare_state_dir(tmp_path / "state")
+    settings = Settings(state_dir=files.root).model_dump(mode="json")
+    monkeypatch.setattr(service_control, "running_record", lambda _: running(files, settings))
+    assert main(["up", "--set", f"state_dir={files.root}", *arguments]) == code
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

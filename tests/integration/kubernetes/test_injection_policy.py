@@ -234,6 +234,8 @@ IN_ENV = [{"name": "PYTHONPATH", "value": "/own"}]
         pod("zero", spec={"containers": [ZERO]}),
         pod("gpu", spec={"containers": [{"name": "side"}, GPU]}),
         pod("by-env", spec={"containers": [{**GPU, "env": IN_ENV}]}),
+        pod("by-empty-env", spec={"containers": [{**GPU, "env": [{"name": "PYTHONPATH"}]}]}),
+        pod("says-too-much", spec={"containers": [GPU]}, annotations={IMAGE_PYTHONPATH: "/x" * 2000}),
         pod("from-elsewhere", spec={"containers": [{**GPU, "envFrom": [{}]}]}),
         pod("says-it", spec={"containers": [{**GPU, "envFrom": [{}]}]}, annotations={IMAGE_PYTHONPATH: "/app"}),
         pod("named", annotations={CONTAINERS: "main"}),
@@ -252,18 +254,25 @@ def test_for_its_namespaces_sake_the_policy_touches_the_pods_that_the_webhook_to
     if isinstance(outcome, Injection):
         after: Any = patched(given, outcome.operations, Patch.JSON)
         assert list(map(str, variables["runFolders"])) == after["spec"]["initContainers"][0]["args"]
-        path = next(env["value"] for one in after["spec"]["containers"] for env in one.get("env", ())
-                    if env["name"] == "PYTHONPATH")  # fmt: skip
-        assert path.endswith(
-            ("/own", f"pythonpath:{variables['imagePath']}" if variables["imagePath"] else "pythonpath")
-        )
+        paths = dict(zip((one["name"] for one in given["spec"]["containers"]), map(str, variables["paths"])))
+        for one in after["spec"]["containers"]:
+            assert [env["value"] for env in one.get("env", ()) if env["name"] == "PYTHONPATH"] == (
+                [paths[one["name"]]] if one["name"] in variables["runFolders"] else []
+            )
 
 
 READ_ONLY_SOURCES: tuple[dict[str, Any], ...] = (
     {"configMap": {}},
     {"image": {}},
     {"persistentVolumeClaim": {"readOnly": True}},
+    {"csi": {"readOnly": True}},
 )
+WRITABLE_SOURCES: tuple[dict[str, Any], ...] = ({"emptyDir": {}}, {"hostPath": {}}, {"persistentVolumeClaim": {}})
+
+
+def with_volume_at(place: str, source: Mapping[str, Any], **mount: Any) -> dict[str, Any]:
+    container = {"name": "main", "volumeMounts": [{"name": "v", "mountPath": place, **mount}]}
+    return {"volumes": [{"name": "v", **source}], "containers": [container]}
 
 
 @pytest.mark.parametrize(
@@ -272,17 +281,22 @@ READ_ONLY_SOURCES: tuple[dict[str, Any], ...] = (
         {"volumes": [{"name": VOLUME}]},
         {"initContainers": [{"name": INIT_CONTAINER}]},
         {"containers": [{"name": INIT_CONTAINER}]},
-        *({"containers": [{"name": "main", "volumeMounts": [mount]}]} for mount in (
-            {"mountPath": "/tidegauge"}, {"mountPath": "/run/tidegauge/x"}, {"mountPath": "/run/", "readOnly": True})),
+        *(with_volume_at(place, {"emptyDir": {}}) for place in (
+            "/tidegauge", "tidegauge", "//tidegauge/x", "/run/tidegauge/x", "/var//run/tidegauge", "/opt/../run/x")),
+        *(with_volume_at(place, {"emptyDir": {}}, readOnly=True) for place in ("/run/", "//run", "var/run", "/")),
         {"containers": [{"name": "main", "volumeDevices": [{"name": "d", "devicePath": "/run/tidegauge"}]}]},
-        *({"volumes": [{"name": "v", **source}], "containers": [
-            {"name": "main", "volumeMounts": [{"name": "v", "mountPath": "/run"}]}]} for source in READ_ONLY_SOURCES),
+        *(with_volume_at("/run", source) for source in READ_ONLY_SOURCES),
         {"containers": [{"name": "main", "env": [{"name": "PYTHONPATH", "valueFrom": {}}]}]},
     ],
 )  # fmt: skip
 def test_a_pod_in_which_something_of_ours_is_taken_is_left_alone(spec: dict[str, Any]) -> None:
     assert not found_in(asking("p", spec=spec))[0]
-    assert found_in(asking("p", spec={"containers": [{"name": "main", "volumeMounts": [{"mountPath": "/run"}]}]}))[0]
+
+
+@pytest.mark.parametrize("source", WRITABLE_SOURCES, ids=lambda source: next(iter(source)))
+@pytest.mark.parametrize("place", ["/run", "/running", "/srv/tidegauge", "/a..b"])
+def test_a_volume_beside_our_places_is_no_reason_to_leave_a_pod_alone(place: str, source: dict[str, Any]) -> None:
+    assert found_in(asking("p", spec=with_volume_at(place, source)))[0]
 
 
 @pytest.fixture

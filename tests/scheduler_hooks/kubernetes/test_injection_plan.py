@@ -170,6 +170,9 @@ def test_names_that_the_owner_uses_are_not_used_again() -> None:
         ("/var/run/", True, False),
         ("/run/tidegauge", False, False),
         ("/run/tidegauge/x", False, False),
+        ("//run/tidegauge", False, False),
+        ("//run", True, False),
+        ("run", True, False),
         ("/running", True, True),
     ],
 )
@@ -208,6 +211,12 @@ def test_a_block_device_takes_its_place_as_a_mount_does(place: str, run_dir: boo
     places = [one["mountPath"] for one in after["spec"]["containers"][0]["volumeMounts"]]
     assert places == ["/tidegauge", *(["/run/tidegauge"] if run_dir else [])]
     outcome = plan(pod({"name": "main", "volumeDevices": [{**device, "devicePath": "/tidegauge"}]}))
+    assert outcome.warnings == ("container main has a volume at /tidegauge: it is not watched",)
+
+
+@pytest.mark.parametrize("place", ["//tidegauge", "tidegauge", "/opt/../tidegauge/"])
+def test_the_probes_place_is_known_however_it_is_written(place: str) -> None:
+    outcome = plan(pod({"name": "main", "volumeMounts": [{"name": "theirs", "mountPath": place}]}))
     assert outcome.warnings == ("container main has a volume at /tidegauge: it is not watched",)
 
 

@@ -15,6 +15,7 @@ from fakes.kube import FakeKube
 from fakes.kube_patches import patched
 from scheduler_hooks.kubernetes.injection_pods import ONE_GPU
 from tidegauge.core.jobs.kubernetes import IMAGE_PYTHONPATH, INJECTED, PROFILE_LABEL
+from tidegauge.rate_limited_log import LINES_PER_MINUTE
 from tidegauge_scheduler_hooks.kubernetes.injection.left_alone import MAX_WAITING, OwnersToTell
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.webhook import MAX_POD_BYTES, Injector
@@ -101,6 +102,14 @@ def test_a_pod_that_is_none_is_allowed_as_it_is_and_counted(pod: Any) -> None:
     asked = injector()
     assert "patch" not in response(asked, question(pod))
     assert asked.counts()["failed", ""] == 1
+
+
+def test_pods_that_are_none_cannot_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    asked = injector()
+    for _ in range(3 * LINES_PER_MINUTE):
+        asked.answer(question([]))
+    assert sum(record.exc_info is not None for record in caplog.records) <= LINES_PER_MINUTE + 1
+    assert asked.counts()["failed", ""] == 3 * LINES_PER_MINUTE
 
 
 @pytest.mark.parametrize(

@@ -253,8 +253,16 @@ class RemoteOpener:
     An opener that leaves a request without an answer is sent a ping. Until it answers that, nobody waits for it:
     everything raises ``OpenerAwayError`` at once."""
 
-    def __init__(self, path: Path, *, connect: Callable[[Path], sockets.socket] = connected_to_root) -> None:
+    def __init__(
+        self,
+        path: Path,
+        run_dirs: Collection[Path] = (),
+        *,
+        connect: Callable[[Path], sockets.socket] = connected_to_root,
+    ) -> None:
+        """``run_dirs``: those that ``check`` is to find in the opener's list."""
         self._path = path
+        self._run_dirs = run_dirs
         self._connect = connect
         self._idle: list[OpenerConnection] = []
         self._lock = threading.Lock()
@@ -265,7 +273,10 @@ class RemoteOpener:
         """Places of the run directories in the opener's list."""
 
     def check(self) -> None:
-        self._once(OpenerRequest(Kind.RUN_DIRS))
+        self._ask_run_dirs()
+        for path in self._run_dirs:
+            if path not in self._numbers:
+                raise FileNotFoundError(errno.ENOENT, _not_served(path))
 
     def host_folder(self, run_dir: int, path: Path, uid: int) -> RemoteFolder:
         connection = self._begun(OpenerRequest(Kind.LEAVE))
@@ -339,12 +350,15 @@ class RemoteOpener:
         """The place of a run directory in the opener's list. Raises ``UnsafeFileError`` for one that it does not
         serve."""
         if path not in self._numbers:
-            reply, _ = self._once(OpenerRequest(Kind.RUN_DIRS))
-            served = [Path(os.fsdecode(one)) for one in reply.tail.split(b"\0")]
-            self._numbers = {one: number for number, one in enumerate(served)}
+            self._ask_run_dirs()
         if path not in self._numbers:
-            raise UnsafeFileError("not_served", f"the opener does not serve {path}")
+            raise UnsafeFileError("not_served", _not_served(path))
         return self._numbers[path]
+
+    def _ask_run_dirs(self) -> None:
+        reply, _ = self._once(OpenerRequest(Kind.RUN_DIRS))
+        served = [Path(os.fsdecode(one)) for one in reply.tail.split(b"\0")]
+        self._numbers = {one: number for number, one in enumerate(served)}
 
     def leave(self, connection: OpenerConnection) -> None:
         """Let go of what ``connection`` holds, and keep it for later."""
@@ -461,9 +475,13 @@ class RemoteOpener:
         connection.close()
 
 
-def open_opener(path: Path | None) -> Opener:
-    """The opener behind the socket ``path``; without one, this process itself."""
-    return LOCAL if path is None else RemoteOpener(path)
+def open_opener(path: Path | None, run_dirs: Collection[Path]) -> Opener:
+    """The opener behind the socket ``path``, which has to serve ``run_dirs``; without one, this process itself."""
+    return LOCAL if path is None else RemoteOpener(path, run_dirs)
+
+
+def _not_served(path: Path) -> str:
+    return f"the opener does not serve {path}: start it with --run-dir {path}"
 
 
 def _checked(name: str) -> str:

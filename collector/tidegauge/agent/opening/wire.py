@@ -28,7 +28,7 @@ _REPLY = struct.Struct("<BBHQ2Qq4Q")
 MAX_REQUEST_BYTES = _REQUEST.size + MAX_FILE_BYTES
 MAX_REPLY_BYTES = _REPLY.size + 8 * MAX_PIDS
 _ENTRY = struct.Struct("<IQqII")
-_STATUS = struct.Struct("<dQQd")
+_STATUS = struct.Struct("<dQQdI")
 MAX_ENTRIES = 8 * MAX_PIDS // _ENTRY.size
 """Uids of one ``RUN_DIR``: a container has few users."""
 MAX_NAMES = 1 << 14
@@ -113,6 +113,10 @@ class OpenerStatus(NamedTuple):
     """Outside its rules, or for what is not the file that it has to be."""
     longest_act_s: float
     """For how long the longest request of now has been carried out; 0: there is none."""
+    uid: int
+    """The agent's user, as it was told: nobody else is served."""
+    run_dirs: tuple[str, ...]
+    """That it opens files in."""
 
 
 class EntryOfRunDir(NamedTuple):
@@ -172,14 +176,17 @@ def encode_reply(reply: OpenerReply) -> bytes:
 
 
 def encode_status(status: OpenerStatus) -> bytes:
-    return _STATUS.pack(*status)
+    run_dirs = b"\0".join(map(os.fsencode, status.run_dirs))
+    return _STATUS.pack(*status[:-1]) + run_dirs
 
 
 def decode_status(tail: bytes) -> OpenerStatus:
     """Raises ``WireError``."""
-    if len(tail) != _STATUS.size:
+    if len(tail) < _STATUS.size:
         raise WireError(f"{len(tail)} bytes of status")
-    return OpenerStatus(*_STATUS.unpack(tail))
+    runs_for_s, connections, requests, longest_act_s, uid = _STATUS.unpack_from(tail)
+    run_dirs = tuple(map(os.fsdecode, tail[_STATUS.size :].split(b"\0")))
+    return OpenerStatus(runs_for_s, connections, requests, longest_act_s, uid, run_dirs)
 
 
 def encode_entries(entries: Iterable[EntryOfRunDir]) -> bytes:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 from tidegauge.agent.opening.remote import ANSWER_S, OpenerAwayError, OpenerConnection
 from tidegauge.agent.opening.safe_files import UnsafeFileError
-from tidegauge.agent.opening.wire import Kind, OpenerRequest, WireError, decode_status
+from tidegauge.agent.opening.wire import Kind, OpenerRequest, OpenerStatus, WireError, decode_status
 from tidegauge.cluster.views import SILENT_OPENER
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_count, format_duration
@@ -32,21 +33,41 @@ class OpenerLook(NamedTuple):
     longest_act_s: float | None = None
 
 
-def look_at_opener(path: Path) -> OpenerLook:
-    """Ask the opener; takes ``ANSWER_S`` where it does not answer. Raises nothing."""
+def look_at_opener(path: Path, uid: int, run_dirs: Collection[str]) -> OpenerLook:
+    """Ask the opener of an agent of user ``uid`` that watches ``run_dirs``; takes ``ANSWER_S`` where it does not
+    answer. Raises nothing."""
     try:
         with closing(OpenerConnection(path, is_awake=lambda: False)) as connection:
             reply, _ = connection.ask(OpenerRequest(Kind.STATUS))
-        return OpenerLook(str(path), True, None, *decode_status(reply.tail))
+        status = decode_status(reply.tail)
+        problem = _is_anothers(status, uid, run_dirs)
+        return OpenerLook(
+            str(path), problem is None, problem, status.runs_for_s, status.refused_connections, status.refused_requests,
+            status.longest_act_s,
+        )  # fmt: skip
     except OpenerAwayError as error:
-        return _without_answer(path, error)
+        return _without_answer(path, error, uid)
     except (OSError, UnsafeFileError, WireError) as error:
         return OpenerLook(str(path), True, f"the opener is of another version ({error}): restart it")
 
 
-def _without_answer(path: Path, error: OpenerAwayError) -> OpenerLook:
+def _is_anothers(status: OpenerStatus, uid: int, run_dirs: Collection[str]) -> str | None:
+    """Why an opener that answers is of no use to this agent, and what to do."""
+    if status.uid != uid:
+        return f"{SILENT_OPENER} (it serves uid {status.uid} alone, the agent's is {uid}); start it with --user {uid}"
+    lacking = [path for path in run_dirs if path not in status.run_dirs]
+    if lacking:
+        served, wanted = " and ".join(status.run_dirs), " ".join(f"--run-dir {path}" for path in lacking)
+        return f"{SILENT_OPENER} (it opens files in {served}, not in {' and '.join(lacking)}); start it with {wanted}"
+    return None
+
+
+def _without_answer(path: Path, error: OpenerAwayError, uid: int) -> OpenerLook:
     cause = error.__cause__
     if isinstance(cause, PermissionError) and cause.errno == errno.EACCES:
+        if os.geteuid() == uid:
+            why = f"the agent's user may not connect to {path}: it serves another one"
+            return OpenerLook(str(path), False, f"{SILENT_OPENER} ({why}); start it with --user {uid}")
         why = f"the opener cannot be asked by this user: {path}: {cause.strerror}"
         return OpenerLook(str(path), None, f"{why}; run this as root or as the service's user")
     if cause is None or isinstance(cause, (BrokenPipeError, ConnectionResetError)):

@@ -18,6 +18,7 @@ from tidegauge.core.detector.unheld import is_unheld
 from tidegauge.core.ids import job_name
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.incidents.wording import list_ranks
+from tidegauge.core.run_dir_names import DEFAULT_RUN_DIRS
 from tidegauge.core.units import format_bytes, format_count, format_duration
 from tidegauge.files import why_unwritable
 from tidegauge.http.access import LoginMethod, split_scheme
@@ -91,7 +92,7 @@ def _local(args: argparse.Namespace) -> dict[str, Any]:
         "state_problem": state_problem,
         "agent_problem": agent_problem,
         "links_problem": _links_problem(record.spec.settings.get("public_url")),
-        "opener": _opener(record.spec.settings.get("opener_socket")),
+        "opener": _opener(record.spec.settings, files.root),
         "token_file": record.spec.token_file,
         "state_dir": str(files.root),
         "logs": str(files.logs),
@@ -109,9 +110,13 @@ def _state_problem(folder: Path) -> str | None:
     )
 
 
-def _opener(socket: object) -> Mapping[str, Any] | None:
-    """An ``OpenerLook``; ``None`` where the agent opens files itself."""
-    return look_at_opener(Path(str(socket)))._asdict() if socket else None
+def _opener(settings: Mapping[str, Any], state_dir: Path) -> Mapping[str, Any] | None:
+    """An ``OpenerLook``; ``None`` where the agent opens files itself. The agent's user owns ``state_dir``."""
+    if not (socket := settings.get("opener_socket")):
+        return None
+    chosen = settings.get("run_dir")
+    run_dirs = [str(Path(str(chosen)).resolve())] if chosen else DEFAULT_RUN_DIRS
+    return look_at_opener(Path(str(socket)), state_dir.stat().st_uid, run_dirs)._asdict()
 
 
 def _links_problem(public_url: object) -> str | None:

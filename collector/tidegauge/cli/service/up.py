@@ -74,10 +74,17 @@ def run(args: argparse.Namespace) -> int:
     except RecordError as error:
         raise CommandError(f"{error}; `tidegauge down` removes it") from error
     if record is not None:
-        if args.join and args.join != record.spec.head_address:
-            raise CommandError(f"already up with head {record.spec.head_address}; run `tidegauge down` first")
+        if args.foreground:
+            pid = record.supervisor.pid
+            raise CommandError(f"the service is up already, as process {pid}; `tidegauge down` ends it")
+        if args.join and (record.spec.is_head or args.join != record.spec.head_address):
+            role = "as the head" if record.spec.is_head else "with head"
+            raise CommandError(f"already up {role} {record.spec.head_address}; run `tidegauge down` first")
         _tell(files, record, as_json=args.json, already=True)
-        if others := _not_in_force(settings, record.spec):
+        others = _not_in_force(settings, record.spec)
+        if args.node_address not in (None, record.spec.node_address):
+            others.append("--node-address")
+        if others:
             print(f"tidegauge up: the running service has other values of {', '.join(others)}; to use these, run "
                   "`tidegauge down`, then this command again", file=sys.stderr)  # fmt: skip
         return FINE

@@ -161,8 +161,8 @@ def _is_read_only(one: Mapping[str, Any]) -> bool:
 
 
 def _place(given: Any) -> str:
-    """The mount point; /var/run is /run in nearly every image."""
-    path = posixpath.normpath(str(given or "/"))
+    """The mount point; /var/run is /run in nearly every image. The kubelet takes a relative one as below the root."""
+    path = posixpath.normpath("/" + str(given or "").lstrip("/"))
     return path.removeprefix("/var") if path == "/var/run" or path.startswith("/var/run/") else path
 
 

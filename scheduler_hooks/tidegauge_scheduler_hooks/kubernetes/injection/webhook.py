@@ -11,6 +11,7 @@ import json
 import logging
 import ssl
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from tidegauge.core.text import one_line
 from tidegauge.http.access import OpenDoor, Refusal
 from tidegauge.http.connections import ServerLimits
 from tidegauge.http.server import App, HttpRequest, HttpServer, Response, Routes, text_error
+from tidegauge.rate_limited_log import FewLines
 from tidegauge_scheduler_hooks.kubernetes.injection.history import submitted_name
 from tidegauge_scheduler_hooks.kubernetes.injection.owner_settings import PodSettings, own_settings
 from tidegauge_scheduler_hooks.kubernetes.injection.plan import (
@@ -59,6 +61,8 @@ class Injector:
         self._history = history
         self._settings_of = settings_of
         self._left_alone = left_alone
+        self._lines = FewLines(_logger)
+        """Of defects: whoever reaches the port can ask about pods that no API server would take."""
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, ...]] = Counter({("injected", ""): 0, ("failed", ""): 0})
 
@@ -68,8 +72,11 @@ class Injector:
         request = self._request(body)
         try:
             outcome, sentence = self._outcome(request, len(body)), self._sentence(request)
-        except Exception:  # a defect here is no reason to keep a pod from being created
-            _logger.exception("pod %s is created without the probe", _whose(request))
+        except Exception as error:  # a defect here is no reason to keep a pod from being created
+            self._lines.say(
+                logging.ERROR, "pod %s is created without the probe", _whose(request), now_s=time.monotonic(),
+                exc_info=error,
+            )  # fmt: skip
             self._count("failed")
             return _review(request, {})
         self._count("injected" if isinstance(outcome, Injection) else "skipped", outcome.reason)
