@@ -41,7 +41,7 @@ def parse_proc_stat(text: str) -> Optional[ProcStat]:
     # The name stands in parentheses and may itself hold any of " ()": the last ")" ends it.
     head, _, rest = text.rpartition(")")
     pid, _, name = head.partition(" (")
-    fields = rest.split()
+    fields = rest.split(None, 22)  # of some fifty
     try:
         return ProcStat(
             process=ProcessId(int(pid), int(fields[19])),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from tidegauge.agent.opening.safe_files import opened
 from tidegauge.core.host_memory import NodeMemory, kib_field
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -18,11 +19,13 @@ SHM = Path("/dev/shm")
 UNLIMITED_BYTES = 1 << 60
 """cgroup v1 says "no limit" by a number near 2**63."""
 MAX_LEVELS = 32
+MAX_FILE_BYTES = 1 << 16
+"""The kernel writes some 4 KiB at most, and all of it at the first read(2)."""
 
 
 def read_node_memory(proc: Path = Path("/proc"), shm: Path = SHM) -> NodeMemory:
     """Read /proc/meminfo and the file system at ``shm``; what cannot be read is ``None``."""
-    text = _read(proc / "meminfo") or ""
+    text = _read(f"{proc}/meminfo") or ""
     shm_total = shm_used = None
     with suppress(OSError):
         status = os.statvfs(shm)
@@ -36,8 +39,8 @@ class CgroupRooms:
 
     def __init__(self, root: Path = CGROUPS) -> None:
         """``root``: where cgroups are mounted, see cgroups(7)."""
-        self._root = root
-        self._rooms: dict[Path, int | None] = {}
+        self._root = str(root)
+        self._rooms: dict[str, int | None] = {}
         self._left: dict[str, int | None] = {}
 
     def forget(self) -> None:
@@ -57,56 +60,57 @@ class CgroupRooms:
         for base, path, room in _hierarchies(self._root, cgroup):
             if ".." in path.split("/"):
                 return None
-            at = base / path.lstrip("/")
+            at = f"{base}/{path.strip('/')}".rstrip("/")
             for _ in range(MAX_LEVELS):
                 if at not in self._rooms:
                     self._rooms[at] = room(at)
                 left.append(self._rooms[at])
                 if at == base:
                     break
-                at = at.parent
+                at = at.rpartition("/")[0]
         return min((each for each in left if each is not None), default=None)
 
 
-def _hierarchies(root: Path, cgroup: str) -> Iterator[tuple[Path, str, Callable[[Path], int | None]]]:
+def _hierarchies(root: str, cgroup: str) -> Iterator[tuple[str, str, Callable[[str], int | None]]]:
     """Where the memory controller may be: version 1 in a hierarchy of its own, version 2 in the only one."""
     for line in cgroup.split("\n"):
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if "memory" in controllers.split(","):
-            yield root / "memory", path, _room_v1
+            yield f"{root}/memory", path, _room_v1
         elif number == "0" and not controllers:
             yield root, path, _room_v2
 
 
-def _room_v2(at: Path) -> int | None:
-    limit, used = _number(at / "memory.max"), _number(at / "memory.current")
+def _room_v2(at: str) -> int | None:
+    limit, used = _number(f"{at}/memory.max"), _number(f"{at}/memory.current")
     if limit is None or used is None:
         return None
-    return _room(limit, used, _read(at / "memory.stat") or "", "inactive_file", "active_file")
+    return _room(limit, used, _read(f"{at}/memory.stat") or "", "inactive_file", "active_file")
 
 
-def _room_v1(at: Path) -> int | None:
-    limit, used = _number(at / "memory.limit_in_bytes"), _number(at / "memory.usage_in_bytes")
+def _room_v1(at: str) -> int | None:
+    limit, used = _number(f"{at}/memory.limit_in_bytes"), _number(f"{at}/memory.usage_in_bytes")
     if limit is None or used is None or limit >= UNLIMITED_BYTES:
         return None
-    return _room(limit, used, _read(at / "memory.stat") or "", "total_inactive_file", "total_active_file")
+    return _room(limit, used, _read(f"{at}/memory.stat") or "", "total_inactive_file", "total_active_file")
 
 
 def _room(limit: int, used: int, stat: str, *dropped: str) -> int:
-    fields = dict(line.split(" ", 1) for line in stat.split("\n") if " " in line)
-    files = sum(int(fields[name]) for name in dropped if fields.get(name, "").isdigit())
+    fields = (line.partition(" ") for line in stat.split("\n"))
+    files = sum(int(number) for name, _, number in fields if name in dropped and number.isdigit())
     return max(0, limit - max(0, used - files))
 
 
-def _number(path: Path) -> int | None:
+def _number(path: str) -> int | None:
     """``None`` for ``max``, and where the level has no such file: the root."""
     text = (_read(path) or "").strip()
     return int(text) if text.isdigit() else None
 
 
-def _read(path: Path) -> str | None:
+def _read(path: str) -> str | None:
     try:
-        return path.read_text(errors="replace")
+        with opened(path, os.O_RDONLY | os.O_CLOEXEC) as fd:
+            return os.read(fd, MAX_FILE_BYTES).decode(errors="replace")
     except OSError:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol
 
 from tidegauge.core.ids import ProcessId
@@ -42,16 +42,19 @@ class ProcessTrees:
         self._known: dict[int, ProcStat] = {}
         self._parents: dict[ProcessId, ProcessId] = {}
         """Of each known process whose parent is known."""
-        self._in_trees: tuple[int, ...] = ()
+        self._ranks: frozenset[ProcessId] = frozenset()
+        self._below: frozenset[ProcessId] = frozenset()
+        """These and all that descend from them: the trees stay as they are while none of them ends or gets a child."""
+        self._in_trees: Mapping[ProcessId, tuple[int, ...]] = {}
         """Pids of the last scan's trees, whose names and life are looked up each time."""
         self._turn = 0
 
-    def scan(self, ranks: Collection[ProcessId]) -> Mapping[ProcessId, tuple[ProcStat, ...]]:
+    def scan(self, ranks: frozenset[ProcessId]) -> Mapping[ProcessId, tuple[ProcStat, ...]]:
         """The trees of ``ranks`` now: each rank's own process first, then its descendants, the oldest first. What
         descends from several belongs to the nearest."""
-        pids = sorted(self._processes.pids())[:MAX_PROCESSES]
-        ended = self._known.keys() - set(pids)
-        new = [pid for pid in pids if pid not in self._known]
+        pids = set(sorted(self._processes.pids())[:MAX_PROCESSES])
+        ended = self._known.keys() - pids
+        new = sorted(pids - self._known.keys())
         fresh: dict[int, ProcStat] = {}
         for pid in (*new, *self._to_recheck()):
             with suppress(OSError):
@@ -61,22 +64,26 @@ class ProcessTrees:
                     ended.add(pid)
                 if living is not None:
                     fresh[pid] = living
+        changed = self._ranks != ranks or not self._below.isdisjoint(self._known[pid].process for pid in ended)
         self._let_go(ended)
         for pid, stat in fresh.items():
             first = stat.process not in self._parents
             self._known[pid] = stat
+            changed = changed or (stat.process in ranks and stat.process not in self._below)
             parent = self._known.get(stat.parent_pid) or fresh.get(stat.parent_pid)
             # A parent is older than its child: a younger one took the pid of a parent that ended.
             if first and parent is not None and parent.process.start_ticks <= stat.process.start_ticks:
                 self._parents[stat.process] = parent.process
-        trees = self._trees(frozenset(ranks))
-        self._in_trees = tuple(stat.process.pid for tree in trees.values() for stat in tree)
-        return trees
+                changed = changed or parent.process in self._below
+        if changed:
+            self._find_trees(ranks)
+        return {rank: tuple(map(self._known.__getitem__, tree)) for rank, tree in self._in_trees.items()}
 
     def _to_recheck(self) -> set[int]:
         begin = self._turn % max(1, len(self._known))
         self._turn = begin + RECHECKED
-        return {*islice(self._known, begin, begin + RECHECKED), *self._in_trees} & self._known.keys()
+        rechecked = islice(self._known, begin, begin + RECHECKED)
+        return {*rechecked, *chain.from_iterable(self._in_trees.values())} & self._known.keys()
 
     def _let_go(self, ended: Collection[int]) -> None:
         """Forget processes; their children count to their nearest living ancestor."""
@@ -97,17 +104,19 @@ class ProcessTrees:
             else:
                 self._parents[child] = heir
 
-    def _trees(self, ranks: frozenset[ProcessId]) -> Mapping[ProcessId, tuple[ProcStat, ...]]:
-        found: dict[ProcessId, list[ProcStat]] = {rank: [] for rank in ranks}
+    def _find_trees(self, ranks: frozenset[ProcessId]) -> None:
+        found: dict[ProcessId, list[ProcessId]] = {rank: [] for rank in ranks}
         of_parents: dict[ProcessId, ProcessId | None] = {}
         for stat in self._known.values():
             rank = self._rank_of(stat.process, ranks, of_parents)
             if rank is not None:
-                found[rank].append(stat)
+                found[rank].append(stat.process)
+        self._ranks, self._below = ranks, frozenset(chain.from_iterable(found.values()))
         for rank, tree in found.items():
-            tree.sort(key=lambda stat: (stat.process != rank, stat.process.start_ticks, stat.process.pid))
-            del tree[MAX_TREE_PROCESSES:]
-        return {rank: tuple(tree) for rank, tree in found.items()}
+            tree.sort(key=lambda process: (process != rank, process.start_ticks, process.pid))
+        self._in_trees = {
+            rank: tuple(process.pid for process in tree[:MAX_TREE_PROCESSES]) for rank, tree in found.items()
+        }
 
     def _rank_of(
         self, process: ProcessId, ranks: frozenset[ProcessId], of_parents: dict[ProcessId, ProcessId | None]
