@@ -97,6 +97,8 @@ class ProfilePolicy:
         for process, peak_bytes in profiled.items():
             if process in self._ranks:
                 self._ranks[process].profiled_bytes = peak_bytes
+        if not any(self._is_due(view, now_s) for view in living):
+            return ()  # as at nearly every round
         of_job: dict[JobKey, list[RankView]] = defaultdict(list)
         for view in living:
             of_job[JobKey(view.identity.job_id, view.identity.attempt, view.uid, view.group)].append(view)

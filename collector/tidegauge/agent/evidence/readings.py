@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tidegauge.core.evidence.cause_input import MemoryGrowth
-from tidegauge.core.ids import DeviceUuid, ProcessId
+from tidegauge.core.ids import ProcessId
 from tidegauge.core.views import GpuView, RankView
 
 MAX_POINTS = 64
@@ -55,7 +55,8 @@ class RankReadings:
         }
         for view in views:
             if view.alive:
-                self._series[view.process].add(_reading(view, others), now_s)
+                other_bytes = None if view.uuid is None else others.get(view.uuid)
+                self._series[view.process].add(view, other_bytes, now_s)
 
     def of(self, process: ProcessId) -> tuple[Reading, ...]:
         """A rank's readings, the oldest first and the latest last."""
@@ -67,7 +68,8 @@ class _Series:
     def __init__(self) -> None:
         self._apart_s = FIRST_APART_S
         self._points: list[tuple[float, Reading]] = []
-        self._last: Reading | None = None
+        self._last: tuple[RankView, int | None] | None = None
+        """What the latest reading is made of, for which somebody asks rarely."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"apart_s": self._apart_s, "points": [[at_s, list(one)] for at_s, one in self._points]}
@@ -76,17 +78,17 @@ class _Series:
         self._apart_s = state["apart_s"]
         self._points = [(at_s, Reading(*one)) for at_s, one in state["points"]]
 
-    def add(self, reading: Reading, now_s: float) -> None:
-        self._last = reading
+    def add(self, view: RankView, other_bytes: int | None, now_s: float) -> None:
+        self._last = view, other_bytes
         if self._points and now_s - self._points[-1][0] < self._apart_s:
             return
-        self._points.append((now_s, reading))
+        self._points.append((now_s, _reading(view, other_bytes)))
         if len(self._points) > MAX_POINTS:
             self._points = self._points[::2]
             self._apart_s *= 2
 
     def readings(self) -> tuple[Reading, ...]:
-        return (*(reading for _, reading in self._points), *([] if self._last is None else [self._last]))
+        return (*(reading for _, reading in self._points), *([] if self._last is None else [_reading(*self._last)]))
 
 
 def growth_since(readings: Sequence[Reading], step: int) -> MemoryGrowth:
@@ -102,7 +104,7 @@ def _rise(old: int | None, new: int | None) -> int | None:
     return None if old is None or new is None else new - old
 
 
-def _reading(view: RankView, others: Mapping[DeviceUuid, int | None]) -> Reading:
+def _reading(view: RankView, other_bytes: int | None) -> Reading:
     return Reading(
         step=view.step,
         allocated_bytes=view.allocated_bytes,
@@ -111,6 +113,6 @@ def _reading(view: RankView, others: Mapping[DeviceUuid, int | None]) -> Reading
         inactive_split_bytes=view.inactive_split_bytes,
         host_bytes=view.host_rss_bytes,
         alloc_retries=view.alloc_retries,
-        other_processes_bytes=None if view.uuid is None else others.get(view.uuid),
+        other_processes_bytes=other_bytes,
         children_bytes=view.children_bytes,
     )
