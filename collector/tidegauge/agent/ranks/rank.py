@@ -40,7 +40,8 @@ def place(claimed: DeviceUuid | None, pid: int, gpus: Sequence[GpuReading]) -> P
     The driver lists a process only once it has a context, and not at all across some pid namespaces: a claim that
     the driver does not contradict stands. It contradicts by listing the process on other GPUs only.
     """
-    named = next((gpu for gpu in gpus if claimed is not None and _bare(gpu.uuid) == _bare(claimed)), None)
+    bare = None if claimed is None else _bare(claimed)
+    named = next((gpu for gpu in gpus if _bare(gpu.uuid) == bare), None)
     if named is not None and named.process_bytes is not None and pid in named.process_bytes:
         return Placement(named, overruled=False)
     listed = [gpu for gpu in gpus if gpu.process_bytes is not None and pid in gpu.process_bytes]
