@@ -197,6 +197,7 @@ def test_holder_that_does_not_end_is_killed(holders: Holders, how: str) -> None:
     held = holders.start(how)
     if how == "stopped":
         os.kill(held.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, held.pid, os.WSTOPPED)  # until then a SIGTERM would overtake it
     clock = Waits(pace=10 * END_GRACE_S)
     place = AgentPlace(holders.path, AgentKind.ENGINE, monotonic_s=clock.monotonic_s, sleep=clock.sleep)
     place.take_over()
