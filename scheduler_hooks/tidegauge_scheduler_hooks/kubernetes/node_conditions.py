@@ -27,8 +27,10 @@ HEARTBEAT_S = 600.0
 """How often a condition is written although it is the same: twice the period of the kubelet's own."""
 SILENT_S = 600.0
 """Without a report for longer, a node's GPUs are not known."""
-REFUSED_FOR_S = 600.0
-"""After a refusal (no right, no such node): somebody has to change something first."""
+REFUSED_FOR_S = 60.0
+"""After a missing right, which somebody has to give."""
+NO_NODE_FOR_S = 600.0
+"""For so long a name is taken for none of a node of this cluster, once the API server says so."""
 MAX_AT_ONCE = 100
 """Nodes a look: each is a request or two."""
 MAX_NAMED_GPUS = 4
@@ -83,7 +85,8 @@ class _Said(NamedTuple):
     """What the condition of a node is, as far as is known. Times are on the monotonic clock."""
 
     verdict: NodeVerdict | None
-    """``None``: what an earlier head wrote, if any."""
+    """What is to be said, also while it cannot be written; ``None``: what an earlier head wrote, if any."""
+    written: NodeVerdict | None
     status: str | None
     since: str | None
     """``lastTransitionTime``."""
@@ -111,7 +114,7 @@ class NodeConditions:
         self._next_s = float("-inf")
         # One call at a time has these.
         self._said: dict[str, _Said] = {}
-        self._refused_until_s: dict[str, float] = {}
+        self._no_node_until_s: dict[str, float] = {}
         """Nodes that are none of this cluster's."""
         self._why: str | None = None
 
@@ -138,12 +141,12 @@ class NodeConditions:
                 left -= self._look_at(hostname, latest.get(hostname))
             except (ObjectNotFoundError, InvalidError):  # a node of another kind of cluster, or gone
                 self._said.pop(hostname, None)
-                self._refused_until_s[hostname] = self._monotonic_s() + REFUSED_FOR_S
+                self._no_node_until_s[hostname] = self._monotonic_s() + NO_NODE_FOR_S
             except SchedulerError as error:
                 if isinstance(error, PermanentError):
                     self._next_s = self._monotonic_s() + REFUSED_FOR_S
                 if self._why != str(error):
-                    log.info("conditions of nodes are not written: %s", error)
+                    log.warning("conditions of nodes are not written: %s", error)
                 self._why = str(error)
                 return
             if left <= 0:
@@ -153,24 +156,25 @@ class NodeConditions:
     def _look_at(self, hostname: str, node: NodeGpus | None) -> bool:
         """Returns whether that took a request."""
         now_s, said, asked = self._monotonic_s(), self._said.get(hostname), False
-        if self._refused_until_s.get(hostname, now_s) > now_s:
+        if self._no_node_until_s.get(hostname, now_s) > now_s:
             return False
         if said is None:
             if node is None or node.report_age_s > SILENT_S or not node.gpus:
                 return False
             found = condition(self._api.get(NODES, None, hostname), UNHELD_CONDITION) or {}
-            said, asked = _Said(None, found.get("status"), found.get("lastTransitionTime"), float("-inf"), now_s), True
+            status, since = found.get("status"), found.get("lastTransitionTime")
+            said, asked = _Said(None, None, status, since, float("-inf"), now_s), True
         if node is not None:
             said = said._replace(heard_s=now_s - node.report_age_s)
-        self._said[hostname] = said
         verdict: NodeVerdict | None = SILENT
         if now_s - said.heard_s <= SILENT_S:
-            verdict = None if node is None else judged(node.gpus, was_unheld=said.status == "True") or said.verdict
-        is_news = verdict is not None and (said.verdict is None or verdict.news != said.verdict.news)
+            before = said.status if said.verdict is None else said.verdict.status
+            verdict = None if node is None else judged(node.gpus, was_unheld=before == "True") or said.verdict
+        self._said[hostname] = said = said._replace(verdict=verdict)
+        is_news = verdict is not None and (said.written is None or verdict.news != said.written.news)
         if verdict is None or not (is_news or now_s - said.written_s >= HEARTBEAT_S):
             return asked
-        since = said.since if verdict.status == said.status else None
-        self._write(hostname, said._replace(verdict=verdict, since=since))
+        self._write(hostname, said._replace(since=said.since if verdict.status == said.status else None))
         return True
 
     def _write(self, hostname: str, said: _Said) -> None:
@@ -189,4 +193,4 @@ class NodeConditions:
         if verdict.status != said.status:
             log.info("node %s: %s is %s: %s", hostname, UNHELD_CONDITION, verdict.status, verdict.message)
         written_s = self._monotonic_s()
-        self._said[hostname] = said._replace(status=verdict.status, since=since, written_s=written_s)
+        self._said[hostname] = said._replace(written=verdict, status=verdict.status, since=since, written_s=written_s)

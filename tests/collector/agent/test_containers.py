@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,18 @@ from tidegauge.agent.container_run_dirs.discovery import (
     LOOK_EVERY_S,
     MAX_CONTAINERS,
     MAX_CONTAINERS_PER_TENANT,
+    QUIET_AFTER_S,
     WALK_EVERY_S,
     Containers,
 )
 from tidegauge.agent.container_run_dirs.run_dirs import Container
+from tidegauge.agent.opening.local import LocalOpener
+from tidegauge.agent.opening.port import EnteredNamespace
 from tidegauge.agent.opening.safe_files import mount_of, opened
-from tidegauge.agent.run_dirs.folders import RunDir
+from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir
 from tidegauge.agent.run_dirs.user_folders import UserFolders
 from tidegauge.agent.source_health import SkipCounts
+from tidegauge.core.ids import ProcessId
 
 
 class Machine:
@@ -206,6 +211,40 @@ def test_a_process_on_a_gpu_is_found_between_two_walks(machine: Machine) -> None
     [run_dir] = machine.look(after_s=LOOK_EVERY_S, gpu_pids=[10, 999])
     assert list(run_dir.mount_namespaces or ()) == [machine.number("a")]
     assert len(machine.look(after_s=WALK_EVERY_S)) == 2
+
+
+def test_a_container_in_which_nothing_is_found_is_entered_at_walks_only(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered: list[int] = []
+    enter = LocalOpener.entered
+
+    def entering(
+        opener: LocalOpener, process: ProcessId, mount_namespace: int
+    ) -> AbstractContextManager[EnteredNamespace]:
+        entered.append(mount_namespace)
+        return enter(opener, process, mount_namespace)
+
+    monkeypatch.setattr(LocalOpener, "entered", entering)
+    machine.start(1, "ours")
+    machine.start(10, "rank")
+    (machine.root("rank") / "run/tg/1000").mkdir()
+    machine.start(20, "sidecar", root=machine.scratch / "nothing")
+    machine.start(30, "imports", root=machine.scratch / "nothing")
+    machine.start(40, "shares", root=machine.host.parents[1])
+    machine.containers._host = [HostRunDir(machine.host)]
+    for _ in range(int(QUIET_AFTER_S + WALK_EVERY_S)):
+        machine.look(LOOK_EVERY_S, gpu_pids=[30])
+    entered.clear()
+    for _ in range(int(3 * WALK_EVERY_S)):
+        machine.look(LOOK_EVERY_S, gpu_pids=[30])
+    counts = [entered.count(machine.number(name)) for name in ("rank", "sidecar", "imports", "shares")]
+    assert counts == [3 * WALK_EVERY_S, 3, 3 * WALK_EVERY_S, 3]
+    (machine.scratch / "nothing/run/tg/1000").mkdir(parents=True)
+    assert len(machine.look(WALK_EVERY_S)) == 2, "as one that is new: at the next walk at the latest"
+    entered.clear()
+    machine.look(LOOK_EVERY_S)
+    assert entered.count(machine.number("sidecar")) == 1
 
 
 def test_container_search_limits_containers_per_tenant(machine: Machine) -> None:

@@ -17,6 +17,7 @@ from tidegauge_scheduler_hooks.kubernetes.node_conditions import (
     LOOK_EVERY_S,
     MAX_AT_ONCE,
     MAX_NAMED_GPUS,
+    NO_NODE_FOR_S,
     REFUSED_FOR_S,
     SILENT_S,
     UNHELD_CONDITION,
@@ -192,7 +193,7 @@ def test_host_that_is_no_node_here_hinders_no_other_and_is_asked_for_rarely(name
     site.pass_s(60)
     assert site.says()["status"] == "False"
     assert len([call for call in site.kube.called("get") if call.name == name]) == 1
-    site.pass_s(REFUSED_FOR_S)
+    site.pass_s(NO_NODE_FOR_S)
     assert len([call for call in site.kube.called("get") if call.name == name]) == 2
 
 
@@ -205,6 +206,16 @@ def test_missing_right_is_said_once_and_tried_again(site: Site, caplog: pytest.L
     assert len([one for one in caplog.records if "conditions of nodes are not written" in one.getMessage()]) == 1
     site.pass_s(REFUSED_FOR_S)
     assert site.says()["status"] == "False"
+
+
+def test_what_was_due_while_it_could_not_be_written_outlasts_a_new_agent(site: Site) -> None:
+    site.gpus["n1"] = (HELD,)
+    for _ in range(3):
+        site.kube.fail_next(ForbiddenError("may not patch nodes/status"), verb="patch", kind="Node")
+    site.pass_s(2 * REFUSED_FOR_S)
+    site.gpus["n1"] = (WAITING,)
+    site.pass_s(2 * REFUSED_FOR_S)
+    assert site.says()["status"] == "True"
 
 
 def test_api_server_that_is_away_is_asked_again_soon(site: Site) -> None:

@@ -36,6 +36,9 @@ LOOK_EVERY_S = 1.0
 WALK_EVERY_S = 10.0
 """How often all processes are looked through where no candidates are known (some 4 us each), and every process of a
 container that the first does not lead into."""
+QUIET_AFTER_S = 60.0
+"""A container without a run directory of its own and a process on a GPU for so long is entered at walks only: some
+0.1 ms each time, and most containers of a node are none of ours."""
 MAX_PROCESSES = 65536
 """Processes looked through at a time; further ones have their turn the next time."""
 MAX_NEW_LOOK_S = 0.1
@@ -102,8 +105,8 @@ class Containers:
         candidates, are_all = self._candidates(), True
         if candidates is None and thoroughly:
             candidates, are_all = self._pids_in_turn()
-        self._take(tuple(gpu_pids), candidates, are_all=are_all)
-        self._search(skips, now_s, every_way=thoroughly)
+        on_gpus = self._take(tuple(gpu_pids), candidates, are_all=are_all)
+        self._search(skips, now_s, on_gpus, thoroughly=thoroughly)
         # Last: a look that fails is taken again by the next poll, and counts as failing until one has worked.
         self._look_s = now_s
         if thoroughly:
@@ -121,7 +124,8 @@ class Containers:
             return chosen, False
         return [], True
 
-    def _take(self, gpu_pids: Sequence[int], candidates: Collection[int] | None, *, are_all: bool) -> None:
+    def _take(self, gpu_pids: Sequence[int], candidates: Collection[int] | None, *, are_all: bool) -> frozenset[int]:
+        """The namespaces with a process on a GPU."""
         all_there_are = candidates is not None and are_all
         seen: dict[int, dict[int, None]] = {}
         self._sort(gpu_pids, seen)
@@ -144,6 +148,7 @@ class Containers:
             self._containers = {name: one for name, one in self._containers.items() if name in seen}
         elif candidates is not None:
             self._containers = {name: one for name, one in self._containers.items() if name in seen or self._lives(one)}
+        return on_gpus
 
     def _lives(self, container: Container) -> bool:
         return any(self._process(process.pid) == process for process in container.ways_in)
@@ -186,26 +191,30 @@ class Containers:
         places = 2 * MAX_CONTAINERS if on_gpu else MAX_CONTAINERS
         return tenant if len(self._containers) < places and of_tenant < MAX_CONTAINERS_PER_TENANT else None
 
-    def _search(self, skips: SkipCounts, now_s: float, *, every_way: bool) -> None:
+    def _search(self, skips: SkipCounts, now_s: float, on_gpus: Collection[int], *, thoroughly: bool) -> None:
         """See which run directories there are, and through which containers each is reached."""
         before, self._found = self._found, {}
+        hosts = {identity for run_dir in self._host if (identity := _identity_of(run_dir)) is not None}
         for container in self._turns.in_order(self._containers.values()):
-            if not self.poll.has_time(container.tenant):
-                self._found[container] = before.get(container, {})
+            known = before.get(container, {})
+            has_own = not hosts.issuperset(known.values())
+            if has_own or container.active_s is None or container.mount_namespace in on_gpus:
+                container.active_s = now_s
+            is_quiet = now_s - container.active_s >= QUIET_AFTER_S
+            if (is_quiet and not thoroughly) or not self.poll.has_time(container.tenant):
+                self._found[container] = known
                 continue
             with self.poll.time.spent_by(container.tenant):
-                self._found[container] = self._run_dirs_in(container, skips, now_s, every_way=every_way)
+                self._found[container] = self._run_dirs_in(container, skips, now_s, every_way=thoroughly)
             self._turns.had(container)
-        hosts = {identity for run_dir in self._host if (identity := _identity_of(run_dir)) is not None}
         found: dict[tuple[Path, tuple[int, int]], list[Container]] = {}
         for container in self._containers.values():
             for path, identity in self._found[container].items():
                 if identity not in hosts:
                     found.setdefault((path, identity), []).append(container)
-        known = self._run_dirs
-        self._run_dirs = {}
+        run_dirs, self._run_dirs = self._run_dirs, {}
         for key, containers in found.items():
-            run_dir = known.get(key) or ContainerRunDir(*key, self._opener, self.poll, ())
+            run_dir = run_dirs.get(key) or ContainerRunDir(*key, self._opener, self.poll, ())
             run_dir.containers = tuple(containers)
             self._run_dirs[key] = run_dir
         living = set(self._containers.values())

@@ -30,6 +30,8 @@ class Container:
     """Of the process that it was first seen by."""
     ways_in: tuple[ProcessId, ...]
     """Processes that were seen there, the one to go by first."""
+    active_s: float | None = None
+    """When it last was new, had a run directory that is not the node's, or a process on a GPU."""
 
 
 class ContainerPoll:
