@@ -111,6 +111,24 @@ def test_the_api_and_the_pages_find_a_server_by_its_name_alone_and_say_how_its_r
     assert "no steps" not in rows
 
 
+def test_workloads_of_one_name_count_each_their_own_replicas_and_a_job_beside_them_has_none() -> None:
+    """A Deployment, a StatefulSet and a Job in one namespace: one id."""
+    jobs = jobs_of(
+        [
+            server_rank(0, "pod vllm-0", BY_TIME),
+            server_rank(1, "replica 0", kind="StatefulSet"),
+            server_rank(2, "replica 1", kind="StatefulSet"),
+            server_rank(3, "", BY_TIME, kind=""),
+        ]
+    )
+    assert {job.group: job.replicas for job in jobs} == {
+        "": None,
+        "pod vllm-0": Replicas("Deployment", 1, 1),
+        "replica 0": Replicas("StatefulSet", 2, 0),
+        "replica 1": Replicas("StatefulSet", 2, 0),
+    }
+
+
 def test_a_job_that_is_no_server_has_no_replicas() -> None:
     (job,) = jobs_of([RankOnNode(rank_summary(0), "a", False, "a")])
     assert job.replicas is None

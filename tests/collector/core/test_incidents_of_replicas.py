@@ -68,6 +68,17 @@ def test_another_cause_another_server_and_another_launch_in_the_replicas_are_tol
     assert told_as(watch) == [1, 2, 3, 4, 4]
 
 
+def test_workloads_of_one_name_are_told_apart_also_after_a_restart(watch: Watch) -> None:
+    def see(*ordinals: int) -> None:
+        watch.see(replica("pod vllm-a"), *map(replica, ordinals), replace(replica(""), replicas=None))
+
+    see(0)
+    assert [one.told_as and one.told_as.number for one in watch.tracker.incidents] == [1, 2, None]
+    watch.restart()
+    see(0, 1)
+    assert told_as(watch) == [1, 2, 2]
+
+
 def test_errors_of_replicas_are_told_as_one_too(watch: Watch) -> None:
     watch.see(*(replica(number, OK, last_oom=OOM) for number in range(2)))
     assert {one.key.cause for one in watch.tracker.incidents} == {IncidentCause.OUT_OF_MEMORY}

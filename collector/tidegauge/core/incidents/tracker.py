@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from tidegauge.core.ids import DeviceUuid, JobKey
 from tidegauge.core.incidents import (
@@ -50,6 +50,7 @@ from tidegauge.core.incidents.steps import (
     wait_anew,
 )
 from tidegauge.core.jobs.rank_groups import launch_in_replica
+from tidegauge.core.jobs.replicas import Replicas
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge.core.views import JobView
 
@@ -73,6 +74,17 @@ class _Followed:
     """What was last looked at, and what that showed: of most jobs nothing is heard between two looks."""
     evidence_told_s: float = float("-inf")
     """When it was last told that evidence came."""
+
+
+class _Story(NamedTuple):
+    """What incidents of a server's replicas have in common that are told as one."""
+
+    key: IncidentKey
+    """Of the whole job."""
+    kind: str
+    """``Replicas.kind``: servers of two kinds may have one name."""
+    launch: str
+    """``launch_in_replica``: launches within a replica are told apart."""
 
 
 class IncidentTracker:
@@ -103,7 +115,7 @@ class IncidentTracker:
         ended = sorted((one for one in closed if not one.is_open), key=lambda incident: incident.number)
         self._over = {incident.key.as_seen: _taken_up(incident) for incident in ended}
         """Those that ended a moment ago: a job that died gives its evidence afterwards."""
-        self._stories: dict[tuple[IncidentKey, str], ToldAs] = {}
+        self._stories: dict[_Story, ToldAs] = {}
         """What incidents of servers' replicas are told as, at this look."""
         self._now_s: Optional[float] = None
 
@@ -137,7 +149,9 @@ class IncidentTracker:
         """
         now_s, evidence = self._pass_time(now_s), evidence or {}
         known = reversed(self.incidents)
-        self._stories = {_told_together(one.key, one.group_name): one.told_as for one in known if one.told_as}
+        self._stories = {
+            _told_together(one.key, one.group_name, one.replicas): one.told_as for one in known if one.told_as
+        }
         self._forget_opened(now_s)
         views = {job.key: job for job in jobs if job.ranks}
         uses = share_uses(views.values(), gpu_total_bytes or {})
@@ -241,14 +255,15 @@ class IncidentTracker:
         incident = replace(self._with_growth(opened.incident, view), told_as=told_as)
         self._count(incident)
         if told_as is not None:
-            self._stories[_told_together(key, view.group_name)] = told_as
+            self._stories[_told_together(key, view.group_name, view.replicas)] = told_as
         return opened._replace(incident=incident)
 
     def _told_as(self, key: IncidentKey, view: JobView, now_s: float) -> Optional[ToldAs]:
         """What a replica's new incident is told as: with those of the same cause in others of its server."""
         if view.replicas is None:
             return None
-        return self._stories.get(_told_together(key, view.group_name)) or ToldAs(self._next_number, now_s)
+        story = _told_together(key, view.group_name, view.replicas)
+        return self._stories.get(story) or ToldAs(self._next_number, now_s)
 
     def _count(self, incident: Incident) -> None:
         """Note a new incident, or one of before, as what it is told as."""
@@ -398,9 +413,9 @@ class IncidentTracker:
         return change
 
 
-def _told_together(key: IncidentKey, group_name: str) -> tuple[IncidentKey, str]:
-    """What incidents of a server's replicas have in common that are told as one: launches within a replica are not."""
-    return key.as_seen._replace(job=key.job.whole), launch_in_replica(group_name)
+def _told_together(key: IncidentKey, group_name: str, replicas: Optional[Replicas]) -> _Story:
+    kind = "" if replicas is None else replicas.kind
+    return _Story(key.as_seen._replace(job=key.job.whole), kind, launch_in_replica(group_name))
 
 
 def _taken_up(incident: Incident) -> _Followed:
