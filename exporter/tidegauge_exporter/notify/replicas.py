@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tidegauge.core.incidents import Incident, IncidentState, ToldAs
+from tidegauge.core.incidents.actions import DecisionRecord, Disposition
 from tidegauge.core.incidents.wording import best_evidence
 from tidegauge_exporter.messages.values import Story, ToldReplicas
 
@@ -46,6 +47,7 @@ def _joined(told_as: ToldAs, stories: Sequence[Story], numbers: Mapping[int, int
     known = next((one for one in incidents if best_evidence(one)), lead.incident)
     growth = next((one.grew_in for one in incidents if one.grew_in is not None), None)
     replicas = _replicas(incidents, lead.incident)
+    decisions = (made for story in stories for made in story.decisions)
     of_server = lead.incident.replicas
     says_more = of_server is not None and of_server.growing > len(replicas.names)
     return Story(
@@ -62,7 +64,7 @@ def _joined(told_as: ToldAs, stories: Sequence[Story], numbers: Mapping[int, int
             replicas=of_server if says_more else None,
         ),
         tuple(sorted((change for story in stories for change in story.history), key=lambda one: one.at_unix_s)),
-        tuple(sorted((made for story in stories for made in story.decisions), key=lambda one: one.decision.decided_s)),
+        tuple(sorted(filter(_is_of_server, decisions), key=lambda one: one.decision.decided_s)),
         lead.memory,
         tuple(sorted((act for story in stories for act in story.acts), key=lambda one: one.at_unix_s)),
         replicas,
@@ -80,6 +82,12 @@ def _replicas(incidents: Sequence[Incident], lead: Incident) -> ToldReplicas:
         tuple(one.number for one in incidents),
         ToldAs(lead.number, lead.opened_unix_s),
     )
+
+
+def _is_of_server(record: DecisionRecord) -> bool:
+    """Not for what is held back because one replica recovers: others go on."""
+    decision = record.decision
+    return decision.disposition is Disposition.DO or decision.incident.state is not IncidentState.RECOVERING
 
 
 def _look_first(story: Story) -> tuple[int, int, float, float, int]:

@@ -16,7 +16,7 @@ from sample_views import LEAK, NOW_S
 from scheduler_values import decision, record
 from slack_stories import FOUND
 from tidegauge.core.incidents import ChangeKind, Incident
-from tidegauge.core.incidents.actions import ActionKind, Decision, Outcome
+from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Disposition, Outcome
 from tidegauge.core.incidents.acts import ActKind, ActOutcome, PersonAct
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import JobView
@@ -157,6 +157,35 @@ def test_a_finding_and_a_rung_of_the_policy_are_told_once_for_all_replicas(servi
     replies = counting.chat.replies(head)
     assert [reply.split()[0] for reply in replies].count("evidence") == 1
     assert [reply.split()[0] for reply in replies].count("notify") == 1
+
+
+def held_back(number: int, action: ActionKind, brake: str, **changes: Any) -> DecisionRecord:
+    made = decision(action, decision_id=f"{action.value}{number}", decided_s=NOW_S + 2.0, **changes)
+    return record(replace(made, disposition=Disposition.WITHHELD, brake=brake))
+
+
+def test_what_is_held_back_as_one_replica_recovers_is_not_told_of_the_server(
+    service: Service, counting: Channel
+) -> None:
+    service.see(*leaking(range(2)))
+    stories = service.see(*leaking((1,)), for_s=2)
+    held = held_back(1, ActionKind.CAP, "recovering", incident=stories[0].incident)
+    service.more[1] = {"decisions": (held,)}
+    counting.take(*service.stories)
+    assert counting.chat.replies(counting.chat.heads()[0]) == ["opened at 1"]
+    assert [one.decisions for one in told_as_one(service.stories)] == [()]
+
+
+def test_that_a_server_is_never_acted_on_is_said_once_whatever_rungs_and_replicas(
+    service: Service, counting: Channel
+) -> None:
+    stories = service.see(*leaking(range(2)))
+    for number, story in enumerate(stories, start=1):
+        rungs = (ActionKind.CAP, ActionKind.CHECKPOINT, ActionKind.REQUEUE)
+        held = tuple(held_back(number, action, "exempt", incident=story.incident) for action in rungs)
+        service.more[number] = {"decisions": held}
+    counting.take(*service.stories)
+    assert counting.chat.replies(counting.chat.heads()[0]) == ["opened at 1", "cap withheld cap1"]
 
 
 def test_alertmanager_releases_a_server_by_the_number_of_its_first_incident(
