@@ -49,6 +49,35 @@ def test_a_replica_is_told_with_the_others_though_the_first_has_recovered_and_ov
     assert told_as(watch) == [1, 1]
 
 
+def test_a_replica_whose_pod_went_while_the_coordinator_was_away_is_not_heard_of_until_it_is(watch: Watch) -> None:
+    def unheard() -> list[int]:
+        return [one.number for one in watch.tracker.incidents if one.unheard]
+
+    watch.see(replica(0), replica(1))
+    watch.restart()
+    watch.see(replica(1), for_s=RULES.culprits_ended_after_s)
+    assert unheard() == [], "a node may take so long"
+    watch.see(replica(1))
+    assert unheard() == [1]
+    watch.see(replica(0), replica(1))
+    assert unheard() == []
+    watch.restart()
+    watch.see(replica(1), for_s=RULES.absent_grace_s + 2)
+    assert [one.number for one in watch.tracker.incidents] == [2]
+    assert not watch.last.unheard
+
+
+@pytest.mark.parametrize("stale", [(), (0,)])
+def test_that_a_replica_is_not_heard_of_is_told_within_a_minute_also_of_a_stale_one(
+    watch: Watch, stale: tuple[int, ...]
+) -> None:
+    watch.see(replica(0))
+    watch.see(replace(replica(0), stale=stale), for_s=RULES.update_every_s + 2)
+    watch.restart()
+    watch.see(replica(1, OK), for_s=RULES.update_every_s + 2)
+    assert (watch.last.stale, watch.last.unheard) == (True, True)
+
+
 def test_new_replicas_of_a_rolling_update_are_told_with_old_ones_that_still_leak_and_else_anew(watch: Watch) -> None:
     watch.see(replica("pod old-a"), replica("pod old-b"))
     watch.see(replica("pod old-b"), replica("pod new-a"), ended(replica("pod old-a")), for_s=5)

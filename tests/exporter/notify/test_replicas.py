@@ -113,6 +113,25 @@ def test_a_replica_that_recovers_is_taken_out_though_it_was_the_first_and_nothin
     assert counting.chat.replies("1 open 4 of 8 replicas") == ["opened at 1"]
 
 
+def test_a_replica_that_is_not_heard_of_after_a_restart_neither_leads_nor_counts_while_another_grows(
+    service: Service,
+) -> None:
+    service.see(*leaking(range(3)))
+    service.watch.restart()
+    (joined,) = told_as_one(service.see(*leaking(range(3))[1:], for_s=RULES.culprits_ended_after_s + 1))
+    assert joined.replicas is not None
+    assert (joined.look_first.number, joined.replicas.names) == (2, ("replica 1", "replica 2"))
+    assert not joined.incident.stale, "all that it says is of now"
+
+
+def test_a_server_of_which_nothing_is_heard_after_a_restart_is_told_as_before_and_stale(service: Service) -> None:
+    service.see(*leaking(range(2)))
+    service.watch.restart()
+    (joined,) = told_as_one(service.see(for_s=RULES.culprits_ended_after_s + 1))
+    assert joined.replicas is not None
+    assert (joined.replicas.names, joined.incident.stale) == (("replica 0", "replica 1"), True)
+
+
 def test_replicas_that_leak_by_turns_and_then_all_recover_are_never_said_to_leak_together(
     service: Service, counting: Channel
 ) -> None:

@@ -186,6 +186,9 @@ class Incident:
     """How often it came back while it recovered."""
     stale: bool = False
     """A node of the job has not reported lately: figures are old, and nothing may be done on them."""
+    unheard: bool = False
+    """It is stale because nothing has been heard of any of its ranks since the coordinator started, for a while: they
+    may have ended before."""
     explanation: Optional[str] = None
     """For people: for an OOM, what it was and whether trying again makes sense."""
     snapshots: tuple[str, ...] = ()

@@ -228,7 +228,7 @@ class IncidentTracker:
             return None  # nothing can be seen of it any more: it ends, or is waited for
         self._learn(key, observation)
         missing = self._missing(followed, view, now_s)
-        incident = replace(followed.incident, stale=bool(view.stale or missing))
+        incident = replace(followed.incident, stale=bool(view.stale or missing), unheard=False)
         incident = self._with_error(self._with_growth(incident, view))
         if self._culprits_ended(followed, view, observation, now_s):
             closed = close_incident(incident, Closure.CULPRITS_ENDED, now_s)
@@ -351,7 +351,7 @@ class IncidentTracker:
         missing = concerned - known - followed.ended
         if not missing:
             followed.missing_since_s = None
-        elif self._has_waited(followed, now_s):
+        elif self._waited_s(followed, now_s) >= self._rules.absent_grace_s:
             followed.ended |= missing
             return frozenset()
         return missing
@@ -371,8 +371,10 @@ class IncidentTracker:
             return False
         if view is not None and not stale:
             return True
-        followed.incident = wait_anew(replace(followed.incident, stale=True), now_s)
-        return self._has_waited(followed, now_s)
+        waited_s = self._waited_s(followed, now_s)
+        unheard = view is None and waited_s >= self._rules.culprits_ended_after_s
+        followed.incident = wait_anew(replace(followed.incident, stale=True, unheard=unheard), now_s)
+        return waited_s >= self._rules.absent_grace_s
 
     def _takes_evidence(self, followed: _Followed, pieces: Sequence[EvidenceNews], now_s: float) -> bool:
         """Whether there is something to tell of it. What only brings newer figures is taken without a word."""
@@ -396,10 +398,10 @@ class IncidentTracker:
             elif self._takes_evidence(over, evidence.get(key.job, ()), now_s):
                 yield IncidentChange(ChangeKind.EVIDENCE, now_s, over.incident)
 
-    def _has_waited(self, followed: _Followed, now_s: float) -> bool:
-        """Whether what is missing has been so for long enough to be gone."""
+    def _waited_s(self, followed: _Followed, now_s: float) -> float:
+        """For how long what is missing has been so."""
         followed.missing_since_s = now_s if followed.missing_since_s is None else followed.missing_since_s
-        return now_s - followed.missing_since_s >= self._rules.absent_grace_s
+        return now_s - followed.missing_since_s
 
     def _change(self, incident: Incident, kind: ChangeKind, now_s: float) -> IncidentChange:
         change, key = IncidentChange(kind, now_s, incident), incident.key.as_seen
