@@ -141,7 +141,7 @@ def test_an_incident_of_a_replica_says_how_many_others_do_it_by_time_and_a_scale
     assert {change.incident.told_as for change in opened} == {ToldAs(1, NOW_S)}
     sentence = incident_sentence(opened[0].incident)
     assert sentence.startswith("Rank 0 of job team-a/vllm (pod vllm-0) leaks memory; at this rate")
-    assert sentence.endswith(" 3 of 8 replicas grow.")
+    assert sentence.endswith(" In all, memory grows in 3 of 8 replicas, whatever the cause or process.")
     assert "step" not in sentence
 
     gone = views([ended(one) for one in eight(3)], known)
