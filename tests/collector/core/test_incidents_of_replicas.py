@@ -8,7 +8,7 @@ import pytest
 
 from incident_watch import OOM, RULES, Watch, ended, replica
 from sample_views import LEAK
-from tidegauge.core.incidents import ChangeKind, IncidentCause, ToldAs
+from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, ToldAs
 from tidegauge.core.incidents.steps import IncidentRules
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.verdicts import OK, Signal
@@ -86,6 +86,16 @@ def test_new_replicas_of_a_rolling_update_are_told_with_old_ones_that_still_leak
     assert watch.tracker.incidents == ()
     watch.see(replica("pod new-b"))
     assert told_as(watch) == [4], "nothing was left of the old one"
+
+
+def test_a_replica_that_ends_while_others_serve_is_not_the_end_of_the_job(watch: Watch) -> None:
+    """As a ReplicaSet replaces a pod; a Job of the same name does not count."""
+    watch.see(replica("pod web-1"), replica("pod web-2", OK))
+    watch.see(ended(replica("pod web-1")), replica("pod web-2", OK), replica("pod web-4", OK))
+    watch.see(replica("pod web-2"), replace(replica(""), replicas=None))
+    watch.see(ended(replica("pod web-2")), replace(replica(""), replicas=None))
+    closures = [change.incident.closure for change in watch.told if change.kind is ChangeKind.CLOSED]
+    assert closures == [Closure.CULPRITS_ENDED, Closure.JOB_ENDED]
 
 
 def test_another_cause_another_server_and_another_launch_in_the_replicas_are_told_apart(watch: Watch) -> None:

@@ -78,7 +78,7 @@ class Closure(str, Enum):
     JOB_ENDED = "job_ended"
     """No process of this attempt lives any more."""
     CULPRITS_ENDED = "culprits_ended"
-    """The processes that did it have all ended, and the others, which live, do not."""
+    """The processes that did it have all ended, and the job goes on: the others do not do it, or are other replicas."""
     RAN_OUT_OF_MEMORY = "ran_out_of_memory"
     """What grew ended in an out-of-memory error, which ended the job, or the processes that did it."""
 

@@ -175,7 +175,9 @@ class IncidentTracker:
                 changes[key] = self._change(followed.incident, ChangeKind.EVIDENCE, now_s)
             elif self._has_ended(followed, views.get(key.job), attempts, now_s):
                 followed.incident = self._with_error(followed.incident)
-                closed = close_incident(followed.incident, Closure.JOB_ENDED, now_s).incident
+                goes_on = _goes_on(followed.incident, views)
+                closure = Closure.CULPRITS_ENDED if goes_on else Closure.JOB_ENDED
+                closed = close_incident(followed.incident, closure, now_s).incident
                 changes[key] = self._change(closed, ChangeKind.CLOSED, now_s)
             elif is_stale_news(followed.told, followed.incident, now_s, self._rules):
                 changes[key] = self._change(followed.incident, kind_of_news(followed.told, followed.incident), now_s)
@@ -418,6 +420,19 @@ class IncidentTracker:
 def _told_together(key: IncidentKey, group_name: str, replicas: Optional[Replicas]) -> _Story:
     kind = "" if replicas is None else replicas.kind
     return _Story(key.as_seen._replace(job=key.job.whole), kind, launch_in_replica(group_name))
+
+
+def _goes_on(incident: Incident, views: Mapping[JobKey, JobView]) -> bool:
+    """Of a replica's incident: whether other replicas of the server live."""
+    server, group = incident.replicas, incident.key.job
+    return server is not None and any(
+        job.whole == group.whole
+        and job != group
+        and view.replicas is not None
+        and view.replicas.kind == server.kind
+        and bool(view.living_numbers)
+        for job, view in views.items()
+    )
 
 
 def _taken_up(incident: Incident) -> _Followed:

@@ -129,7 +129,7 @@ _WHEN = {
 CLOSURES = {
     Closure.RECOVERED: "it stopped and did not come back",
     Closure.JOB_ENDED: "all processes of this attempt have ended",
-    Closure.CULPRITS_ENDED: "the affected ranks have ended, and no other rank is affected",
+    Closure.CULPRITS_ENDED: "the affected ranks have ended, and the job goes on without them",
     Closure.RAN_OUT_OF_MEMORY: "it ended in an out-of-memory error",
 }
 """Why an incident was closed."""
