@@ -12,6 +12,7 @@ from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, ToldAs
 from tidegauge.core.incidents.steps import IncidentRules
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.verdicts import OK, Signal
+from tidegauge.core.views import JobView
 
 FRAGMENTED = LEAK._replace(signal=Signal.RESERVED)
 
@@ -19,6 +20,10 @@ FRAGMENTED = LEAK._replace(signal=Signal.RESERVED)
 def told_as(watch: Watch) -> list[int]:
     """By what number each incident is told that is not closed."""
     return [one.told_as.number for one in watch.tracker.incidents if one.told_as is not None]
+
+
+def on(host: str, view: JobView) -> JobView:
+    return replace(view, rank_hostnames=tuple(host for _ in view.ranks))
 
 
 @pytest.fixture
@@ -62,9 +67,22 @@ def test_a_replica_whose_pod_went_while_the_coordinator_was_away_is_not_heard_of
     watch.see(replica(0), replica(1))
     assert unheard() == []
     watch.restart()
-    watch.see(replica(1), for_s=RULES.absent_grace_s + 2)
+    watch.see(on("node7", replica(1)), for_s=RULES.absent_grace_s + 2)
     assert [one.number for one in watch.tracker.incidents] == [2]
     assert not watch.last.unheard
+
+
+def test_a_replica_whose_node_reports_without_it_after_a_restart_has_ended(watch: Watch) -> None:
+    watch.see(replica(0), replica(1))
+    watch.restart()
+    watch.see(replica(1), for_s=RULES.recover_after_s)
+    assert [one.number for one in watch.tracker.incidents] == [1, 2]
+    watch.see(replica(1), for_s=2)
+    assert [one.number for one in watch.tracker.incidents] == [2]
+    assert watch.last.closure is Closure.CULPRITS_ENDED
+    watch.restart()
+    watch.see(replace(replica(2, OK), stale=(0,)), for_s=RULES.recover_after_s + 2)
+    assert [one.number for one in watch.tracker.incidents] == [2], "the node does not report"
 
 
 @pytest.mark.parametrize("stale", [(), (0,)])

@@ -158,6 +158,7 @@ class IncidentTracker:
         attempts = _newest_attempts(views)
         followed_jobs = {key.job for key in self._followed}
         evidence = {job: with_bounds(news, views[job]) if job in views else news for job, news in evidence.items()}
+        reporting = frozenset() if followed_jobs <= views.keys() else _reporting(views.values())
         changes: dict[IncidentKey, IncidentChange] = {}
         for job, view in views.items():
             if not (view.growing_signals or view.has_oom or job in uses or job in followed_jobs):
@@ -173,7 +174,7 @@ class IncidentTracker:
             followed = self._followed[key]
             if self._takes_evidence(followed, evidence.get(key.job, ()), now_s):
                 changes[key] = self._change(followed.incident, ChangeKind.EVIDENCE, now_s)
-            elif self._has_ended(followed, views.get(key.job), attempts, now_s):
+            elif self._has_ended(followed, views.get(key.job), attempts, reporting, now_s):
                 followed.incident = self._with_error(followed.incident)
                 goes_on = _goes_on(followed.incident, views)
                 closure = Closure.CULPRITS_ENDED if goes_on else Closure.JOB_ENDED
@@ -359,9 +360,15 @@ class IncidentTracker:
         return missing
 
     def _has_ended(
-        self, followed: _Followed, view: Optional[JobView], attempts: Mapping[tuple[str, int], int], now_s: float
+        self,
+        followed: _Followed,
+        view: Optional[JobView],
+        attempts: Mapping[tuple[str, int], int],
+        reporting: Set[str],
+        now_s: float,
     ) -> bool:
-        """Whether no process of the job lives. While nobody can tell, the incident stays open and is stale."""
+        """Whether no process of the job lives. While nobody can tell, the incident stays open and is stale.
+        ``reporting``: hosts that report ranks."""
         job = followed.incident.key.job
         if view is not None and view.is_known_to_live:
             return False
@@ -376,7 +383,10 @@ class IncidentTracker:
         waited_s = self._waited_s(followed, now_s)
         unheard = view is None and waited_s >= self._rules.culprits_ended_after_s
         followed.incident = wait_anew(replace(followed.incident, stale=True, unheard=unheard), now_s)
-        return waited_s >= self._rules.absent_grace_s
+        # Pods come and go while a server serves: where a replica's nodes report others, they have none of it any more.
+        hosts = {finding.hostname for finding in followed.incident.findings}
+        is_past = unheard and followed.incident.told_as is not None and hosts and hosts <= reporting
+        return waited_s >= (self._rules.recover_after_s if is_past else self._rules.absent_grace_s)
 
     def _takes_evidence(self, followed: _Followed, pieces: Sequence[EvidenceNews], now_s: float) -> bool:
         """Whether there is something to tell of it. What only brings newer figures is taken without a word."""
@@ -420,6 +430,16 @@ class IncidentTracker:
 def _told_together(key: IncidentKey, group_name: str, replicas: Optional[Replicas]) -> _Story:
     kind = "" if replicas is None else replicas.kind
     return _Story(key.as_seen._replace(job=key.job.whole), kind, launch_in_replica(group_name))
+
+
+def _reporting(views: Iterable[JobView]) -> Set[str]:
+    """The hosts that report ranks."""
+    return {
+        host
+        for view in views
+        for host, rank in zip(view.rank_hostnames, view.ranks)
+        if int(rank.identity.rank) not in view.stale
+    }
 
 
 def _goes_on(incident: Incident, views: Mapping[JobKey, JobView]) -> bool:
