@@ -56,10 +56,11 @@ def two_ranks(first: Verdict, second: Verdict = OK, **changes: Any) -> JobView:
 
 
 def replica(name: str | int, verdict: Verdict = LEAK, *, server: str = "team-a/vllm", **changes: Any) -> JobView:
-    """One of eight replicas of an inference server; ``changes`` are its rank's."""
+    """One of eight replicas of an inference server, "pod NAME" of a Deployment; ``changes`` are its rank's."""
     group = f"replica {name}" if isinstance(name, int) else name
+    kind = "Deployment" if group.startswith("pod ") else "StatefulSet"
     rank = rank_summary(0, identity=identity(0, job_id=JobId(server)), verdict=verdict, **changes)
-    return job(rank, group=group, group_name=group, replicas=Replicas("Deployment", 8, 1))
+    return job(rank, group=group, group_name=group, replicas=Replicas(kind, 8, 1))
 
 
 def ended(view: JobView) -> JobView:

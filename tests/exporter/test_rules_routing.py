@@ -42,7 +42,8 @@ def as_mute(rule: dict[str, Any]) -> Mute:
         tuple(rule["equal"]),
         next(iter(values(source, "severity")), None),
         next(iter(values(target, "severity")), None),
-        of_server=values(source, "server") == (".+",),
+        servers="|".join(found) if (found := values(source, "server")) else None,
+        groups="|".join(values(target, "group")),
     )
 
 

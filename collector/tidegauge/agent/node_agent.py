@@ -449,8 +449,9 @@ class NodeAgent:
         self._host_memory.watch(_heads_of_trees(ranks))
         ranks = self._children.named(ranks, gpus)
         ours = watches.living_pids() | self._children.pids
-        unheld = self._unheld.look(self._memory_in_use(gpus, ours), now_s)
-        gpu_views = tuple(_gpu_view(gpu, ours, unheld.get(gpu.uuid)) for gpu in gpus)
+        gone = self._listed_and_gone(gpus, ours)
+        unheld = self._unheld.look(_memory_in_use(gpus, gone), now_s)
+        gpu_views = tuple(_gpu_view(gpu, ours, gone, unheld.get(gpu.uuid)) for gpu in gpus)
         if self._evidence is not None:
             ranks = self._evidence.look(watches.folders(), ranks, gpu_views, now_s, sockets)
         self._hear_of_others()
@@ -491,22 +492,19 @@ class NodeAgent:
             readings = self._gpus.read()
         return readings, (before_ns + self._clock.monotonic_ns()) // 2
 
-    def _memory_in_use(self, gpus: Sequence[GpuReading], ours: frozenset[int]) -> Iterator[MemoryInUse]:
-        """Of the GPUs of which everybody who may hold memory is known. ``ours``: pids that live."""
+    def _listed_and_gone(self, gpus: Sequence[GpuReading], ours: frozenset[int]) -> frozenset[int]:
+        """Pids of processes that have ended although NVML lists them, on GPUs whose processes can be seen. ``ours``:
+        pids that live."""
 
-        def lives(pid: int) -> bool:
+        def is_gone(pid: int) -> bool:
             try:
-                return pid in ours or not self._procs.is_gone(pid)
+                return self._procs.is_gone(pid)
             except OSError:  # look_after_processes has logged it
-                return True
+                return False
 
-        for gpu in gpus:
-            if None in (gpu.used_bytes, gpu.reserve_bytes, gpu.process_bytes, gpu.further_pids):
-                continue
-            assert gpu.used_bytes is not None
-            living = {pid: size for pid, size in (gpu.process_bytes or {}).items() if lives(pid)}
-            has_processes = bool(living) or any(map(lives, gpu.further_pids or ()))
-            yield MemoryInUse(gpu.uuid, gpu.used_bytes, sum(filter(None, living.values())), has_processes)
+        seen = [gpu for gpu in gpus if gpu.further_pids is not None]
+        listed = {pid for gpu in seen for pid in (*(gpu.process_bytes or ()), *(gpu.further_pids or ()))}
+        return frozenset(filter(is_gone, listed - ours))
 
     def _hear_of_others(self) -> None:
         """Note the health of sources with threads of their own: slurmd, kubelet, host memory and evidence."""
@@ -530,14 +528,27 @@ def _heads_of_trees(ranks: Sequence[RankView]) -> frozenset[ProcessId]:
     return frozenset(rank.process for rank in ranks if rank.alive and (rank.steps > 0 or rank.key not in trains))
 
 
-def _gpu_view(gpu: GpuReading, our_pids: frozenset[int], unheld: UnheldMemory | None) -> GpuView:
+def _memory_in_use(gpus: Iterable[GpuReading], gone: frozenset[int]) -> Iterator[MemoryInUse]:
+    """Of the GPUs of which everybody who may hold memory is known."""
+    for gpu in gpus:
+        if None in (gpu.used_bytes, gpu.reserve_bytes, gpu.process_bytes, gpu.further_pids):
+            continue
+        assert gpu.used_bytes is not None
+        living = {pid: size for pid, size in (gpu.process_bytes or {}).items() if pid not in gone}
+        has_processes = bool(living) or not gone.issuperset(gpu.further_pids or ())
+        yield MemoryInUse(gpu.uuid, gpu.used_bytes, sum(filter(None, living.values())), has_processes)
+
+
+def _gpu_view(gpu: GpuReading, our_pids: frozenset[int], gone: frozenset[int], unheld: UnheldMemory | None) -> GpuView:
+    # What is told as nobody's is not told as another's: each byte counts once.
+    not_others = our_pids if unheld is None else our_pids | gone
     return GpuView(
         uuid=gpu.uuid,
         gpu=gpu.gpu,
         name=gpu.name,
         total_bytes=gpu.total_bytes,
         used_bytes=gpu.used_bytes,
-        other_processes_bytes=unwatched_bytes(gpu, our_pids),
+        other_processes_bytes=unwatched_bytes(gpu, not_others),
         usable_bytes=gpu.usable_bytes,
         process_bytes=gpu.process_bytes,
         unheld_bytes=None if unheld is None else unheld.size_bytes,

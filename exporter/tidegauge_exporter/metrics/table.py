@@ -296,7 +296,8 @@ GPU_METRICS: tuple[ReadMetric[GpuView], ...] = (
     _gpu_bytes(
         "other_processes",
         "Memory of the GPU used by processes that Tidegauge does not watch.",
-        "NVML's list of compute processes minus the watched ranks and their child processes",
+        "NVML's list of compute processes minus the watched ranks and their child processes, and minus those that have "
+        "ended where `tidegauge_gpu_unheld_bytes` is told",
         lambda gpu: gpu.other_processes_bytes,
     ),
     _gpu_bytes(

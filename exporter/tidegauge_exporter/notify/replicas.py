@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tidegauge.core.incidents import Incident, IncidentState, ToldAs
+from tidegauge.core.incidents.actions import DecisionRecord, Disposition
 from tidegauge.core.incidents.wording import best_evidence
 from tidegauge_exporter.messages.values import Story, ToldReplicas
 
@@ -45,7 +46,9 @@ def _joined(told_as: ToldAs, stories: Sequence[Story], numbers: Mapping[int, int
     lead = min(stories, key=_look_first)
     known = next((one for one in incidents if best_evidence(one)), lead.incident)
     growth = next((one.grew_in for one in incidents if one.grew_in is not None), None)
-    replicas = _replicas(incidents, lead.incident)
+    told = [one for one in incidents if _goes_with(one, lead.incident)]
+    replicas = _replicas(incidents, told, lead.incident)
+    decisions = (made for story in stories for made in story.decisions)
     of_server = lead.incident.replicas
     says_more = of_server is not None and of_server.growing > len(replicas.names)
     return Story(
@@ -54,7 +57,7 @@ def _joined(told_as: ToldAs, stories: Sequence[Story], numbers: Mapping[int, int
             number=told_as.number,
             opened_unix_s=told_as.opened_unix_s,
             worst_severity=max((one.worst_severity or one.severity for one in incidents), key=lambda one: one.level),
-            stale=any(one.stale for one in incidents if one.is_open),
+            stale=any(one.stale for one in told),
             evidence=known.evidence,
             snapshots=known.snapshots,
             reports=known.reports,
@@ -62,16 +65,20 @@ def _joined(told_as: ToldAs, stories: Sequence[Story], numbers: Mapping[int, int
             replicas=of_server if says_more else None,
         ),
         tuple(sorted((change for story in stories for change in story.history), key=lambda one: one.at_unix_s)),
-        tuple(sorted((made for story in stories for made in story.decisions), key=lambda one: one.decision.decided_s)),
+        tuple(sorted(filter(_is_of_server, decisions), key=lambda one: one.decision.decided_s)),
         lead.memory,
         tuple(sorted((act for story in stories for act in story.acts), key=lambda one: one.at_unix_s)),
         replicas,
     )
 
 
-def _replicas(incidents: Sequence[Incident], lead: Incident) -> ToldReplicas:
-    affected = [one for one in incidents if one.state is lead.state and one.is_open]
-    names = tuple(dict.fromkeys(one.group_name for one in affected))
+def _goes_with(incident: Incident, lead: Incident) -> bool:
+    """Whether a replica is one of those that are told of: what may have ended long ago does not count among them."""
+    return incident.is_open and (incident.state, incident.unheard) == (lead.state, lead.unheard)
+
+
+def _replicas(incidents: Sequence[Incident], told: Sequence[Incident], lead: Incident) -> ToldReplicas:
+    names = tuple(dict.fromkeys(one.group_name for one in told))
     server = lead.replicas
     return ToldReplicas(
         "" if server is None else server.kind,
@@ -82,10 +89,16 @@ def _replicas(incidents: Sequence[Incident], lead: Incident) -> ToldReplicas:
     )
 
 
-def _look_first(story: Story) -> tuple[int, int, float, float, int]:
-    """Sort key: what is going on, the most severe, what ends first; of what is over, the latest."""
+def _is_of_server(record: DecisionRecord) -> bool:
+    """Not for what is held back because one replica recovers: others go on."""
+    decision = record.decision
+    return decision.disposition is Disposition.DO or decision.incident.state is not IncidentState.RECOVERING
+
+
+def _look_first(story: Story) -> tuple[int, bool, int, float, float, int]:
+    """Sort key: what is going on, what is heard of, the most severe, what ends first; of what is over, the latest."""
     incident = story.incident
     left = incident.seconds_to_oom
     ends_s = math.inf if left is None else incident.updated_unix_s + left.likely
     closed_s = incident.closed_unix_s or 0.0
-    return _ORDER[incident.state], -incident.severity.level, -closed_s, ends_s, incident.number
+    return _ORDER[incident.state], incident.unheard, -incident.severity.level, -closed_s, ends_s, incident.number

@@ -15,6 +15,8 @@ from tidegauge_exporter.notify.ports import Message
 
 MAX_CONSIDERED = 5
 """Bound of decisions not carried out (``would``, ``withheld``) in one thread; the report has all of them."""
+EXEMPT = "exempt"
+"""The brake that holds back whatever acts on a server: that it never does is said of no rung by itself."""
 MAX_LINES_AT_ONCE = 20
 """Bound of lines that are sent at once after an outage of the chat."""
 
@@ -194,7 +196,8 @@ def _of_decisions(story: Story) -> list[StoryLine]:
         decision = record.decision
         if decision.disposition is not Disposition.DO:
             # Not by the reason's words: they hold figures that move, and it would be told again and again.
-            key = digest(decision.disposition.value, decision.action.value, decision.brake or "")
+            rung = "" if story.replicas is not None and decision.brake == EXEMPT else decision.action.value
+            key = digest(decision.disposition.value, rung, decision.brake or "")
             considered.setdefault(key, StoryLine(key, decision.decided_s, record))
     return [*ended.values(), *list(considered.values())[:MAX_CONSIDERED]]
 

@@ -427,6 +427,7 @@ SERVICE_ALERTS: RuleGroup[AlertRule] = RuleGroup(
 )
 ALERTS: tuple[RuleGroup[AlertRule], ...] = (JOB_ALERTS, SERVICE_ALERTS)
 
+_OF_ATTEMPT = ("cluster", "job_id", "attempt")
 _OF_NODE = ("cluster", "hostname")
 
 
@@ -440,9 +441,11 @@ class Mute:
     source_severity: str | None = None
     """``None``: of any severity."""
     target_severity: str | None = None
-    of_server: bool = False
-    """Only such sources as are about an inference server: they are about all its groups of ranks, and have no label
-    ``group``."""
+    servers: str | None = None
+    """Only sources with this label ``server``, a pattern: they are about the replicas of an inference server, and have
+    no label ``group``. Empty: those of no server. ``None``: all."""
+    groups: str = ""
+    """Only targets with this label ``group``, a pattern: what else has the server's name is not the server."""
 
 
 _TOLD_BY_INCIDENTS = (
@@ -454,8 +457,11 @@ _TOLD_BY_INCIDENTS = (
 )
 
 MUTES: tuple[Mute, ...] = (
-    Mute((INCIDENT_ALERT,), _TOLD_BY_INCIDENTS, JOB_NAMES),
-    Mute((INCIDENT_ALERT,), _TOLD_BY_INCIDENTS, ("cluster", "job_id", "attempt"), of_server=True),
+    Mute((INCIDENT_ALERT,), _TOLD_BY_INCIDENTS, JOB_NAMES, servers=""),
+    Mute((INCIDENT_ALERT,), _TOLD_BY_INCIDENTS, _OF_ATTEMPT, servers="Deployment", groups="pod .+"),
+    Mute(
+        (INCIDENT_ALERT,), _TOLD_BY_INCIDENTS, _OF_ATTEMPT, servers="StatefulSet|LeaderWorkerSet", groups="replica .+"
+    ),
     Mute(
         ("TidegaugeLeakOomSoon", "TidegaugeOutOfMemory"),
         (

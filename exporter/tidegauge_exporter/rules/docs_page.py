@@ -59,8 +59,10 @@ def _mute_table() -> str:
     lines = ["| while this fires | these are muted | for the same |", "| --- | --- | --- |"]
     for mute in MUTES:
         sources = ", ".join(mute.sources) + (f" ({mute.source_severity})" if mute.source_severity else "")
-        sources += " about an inference server" if mute.of_server else ""
+        if mute.servers is not None:
+            sources += f" about {'a ' + mute.servers.replace('|', ' or ') if mute.servers else 'no server'}"
         targets = ", ".join(mute.targets) + (f" ({mute.target_severity})" if mute.target_severity else "")
+        targets += f", of groups `{mute.groups}`" if mute.groups else ""
         lines.append(f"| {sources} | {targets} | `{', '.join(mute.equal)}` |")
     return "\n".join(lines) + "\n"
 

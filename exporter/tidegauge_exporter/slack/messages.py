@@ -334,7 +334,9 @@ def storm_message(stories: Sequence[Story], *, cluster: str, links: Links, now_u
     over = sum(not one.is_open for one in told)
     where = f"on cluster {tidy(cluster, MAX_NAME_CHARS)}"
     if over < len(told):
-        title = f"{OPEN_SIGNS[Severity.CRITICAL]} {format_count(len(incidents), 'incident')} at once {where}"
+        worst = max((one.severity for one in incidents), key=lambda one: one.level)
+        at_once = " at once" * (len(incidents) > 1)
+        title = f"{OPEN_SIGNS[worst]} {format_count(len(incidents), 'incident')}{at_once} {where}"
     else:
         title = f"{RECOVERED_SIGN} Resolved: {format_count(over, 'incident')} {where}"
     began_s = min((one.opened_unix_s for one in told), default=now_unix_s)
@@ -420,7 +422,7 @@ def _urgency(incident: Incident, now_unix_s: float) -> tuple[bool, float, int, i
 
 
 def _extent(incidents: Sequence[Incident], began_s: float, now_unix_s: float) -> str:
-    jobs, users = len({one.key.job for one in incidents}), len({one.user_name for one in incidents})
+    jobs, users = len({one.key.job.whole for one in incidents}), len({one.user_name for one in incidents})
     since = clock(began_s, now_unix_s)
     first = f", first at {since}" if since else ""
     return f"{format_count(jobs, 'job')} of {format_count(users, 'user')} affected{first}."

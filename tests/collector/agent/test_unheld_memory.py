@@ -104,7 +104,7 @@ def test_nothing_begins_beside_a_process_and_no_more_is_told_than_is_left(
 
 def idle(*, used: int = LEFT, processes: dict[int, int | None] | None = None, **changes: Any) -> GpuReading:
     reading = gpu_reading(total_bytes=80 * GIB, free_bytes=80 * GIB - used, processes=processes)
-    return replace(reading, reserve_bytes=GIB, further_pids=frozenset(), **changes)
+    return replace(reading, **{"reserve_bytes": GIB, "further_pids": frozenset(), **changes})
 
 
 def told(tmp_path: Path, reading: GpuReading, *, alive: tuple[int, ...] = ()) -> tuple[int | None, float | None]:
@@ -115,6 +115,15 @@ def told(tmp_path: Path, reading: GpuReading, *, alive: tuple[int, ...] = ()) ->
     return gpu.unheld_bytes, gpu.unheld_for_s
 
 
+def looked_at(tmp_path: Path, reading: GpuReading, *, alive: tuple[int, ...]) -> tuple[int | None, int | None]:
+    """Bytes of other processes, and of nobody."""
+    node = FakeNode(tmp_path, readings=[reading])
+    node.procs.others = {ProcessId(pid, 1) for pid in alive}
+    node.poll()
+    (gpu,) = node.agent.view().gpus
+    return gpu.other_processes_bytes, gpu.unheld_bytes
+
+
 def test_agent_tells_memory_that_no_process_is_listed_for(tmp_path: Path) -> None:
     assert told(tmp_path, idle()) == (LEFT, 0.0)
 
@@ -122,6 +131,21 @@ def test_agent_tells_memory_that_no_process_is_listed_for(tmp_path: Path) -> Non
 def test_process_that_is_gone_holds_nothing_although_the_driver_lists_it(tmp_path: Path) -> None:
     assert told(tmp_path, idle(processes={7: LEFT})) == (LEFT, 0.0)
     assert told(tmp_path, idle(processes={7: LEFT}), alive=(7,)) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("reading", "alive", "counted"),
+    [
+        (idle(processes={7: LEFT}), (), (0, LEFT)),
+        (idle(used=3 * GIB, processes={7: LEFT, 8: GIB}), (8,), (LEFT + GIB, None)),
+        (idle(processes={7: LEFT}, further_pids=None), (), (LEFT, None)),
+    ],
+    ids=["gone", "gone beside one that lives", "of a pid namespace that is not seen"],
+)
+def test_memory_of_a_process_that_is_gone_counts_once(
+    tmp_path: Path, reading: GpuReading, alive: tuple[int, ...], counted: tuple[int, int | None]
+) -> None:
+    assert looked_at(tmp_path, reading, alive=alive) == counted
 
 
 @pytest.mark.parametrize(

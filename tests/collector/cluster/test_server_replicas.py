@@ -111,6 +111,24 @@ def test_the_api_and_the_pages_find_a_server_by_its_name_alone_and_say_how_its_r
     assert "no steps" not in rows
 
 
+def test_workloads_of_one_name_count_each_their_own_replicas_and_a_job_beside_them_has_none() -> None:
+    """A Deployment, a StatefulSet and a Job in one namespace: one id."""
+    jobs = jobs_of(
+        [
+            server_rank(0, "pod vllm-0", BY_TIME),
+            server_rank(1, "replica 0", kind="StatefulSet"),
+            server_rank(2, "replica 1", kind="StatefulSet"),
+            server_rank(3, "", BY_TIME, kind=""),
+        ]
+    )
+    assert {job.group: job.replicas for job in jobs} == {
+        "": None,
+        "pod vllm-0": Replicas("Deployment", 1, 1),
+        "replica 0": Replicas("StatefulSet", 2, 0),
+        "replica 1": Replicas("StatefulSet", 2, 0),
+    }
+
+
 def test_a_job_that_is_no_server_has_no_replicas() -> None:
     (job,) = jobs_of([RankOnNode(rank_summary(0), "a", False, "a")])
     assert job.replicas is None
@@ -123,7 +141,7 @@ def test_an_incident_of_a_replica_says_how_many_others_do_it_by_time_and_a_scale
     assert {change.incident.told_as for change in opened} == {ToldAs(1, NOW_S)}
     sentence = incident_sentence(opened[0].incident)
     assert sentence.startswith("Rank 0 of job team-a/vllm (pod vllm-0) leaks memory; at this rate")
-    assert sentence.endswith(" 3 of 8 replicas grow.")
+    assert sentence.endswith(" In all, memory grows in 3 of 8 replicas, whatever the cause or process.")
     assert "step" not in sentence
 
     gone = views([ended(one) for one in eight(3)], known)

@@ -8,10 +8,11 @@ import pytest
 
 from incident_watch import OOM, RULES, Watch, ended, replica
 from sample_views import LEAK
-from tidegauge.core.incidents import ChangeKind, IncidentCause, ToldAs
+from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, ToldAs
 from tidegauge.core.incidents.steps import IncidentRules
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.verdicts import OK, Signal
+from tidegauge.core.views import JobView
 
 FRAGMENTED = LEAK._replace(signal=Signal.RESERVED)
 
@@ -19,6 +20,10 @@ FRAGMENTED = LEAK._replace(signal=Signal.RESERVED)
 def told_as(watch: Watch) -> list[int]:
     """By what number each incident is told that is not closed."""
     return [one.told_as.number for one in watch.tracker.incidents if one.told_as is not None]
+
+
+def on(host: str, view: JobView) -> JobView:
+    return replace(view, rank_hostnames=tuple(host for _ in view.ranks))
 
 
 @pytest.fixture
@@ -49,6 +54,48 @@ def test_a_replica_is_told_with_the_others_though_the_first_has_recovered_and_ov
     assert told_as(watch) == [1, 1]
 
 
+def test_a_replica_whose_pod_went_while_the_coordinator_was_away_is_not_heard_of_until_it_is(watch: Watch) -> None:
+    def unheard() -> list[int]:
+        return [one.number for one in watch.tracker.incidents if one.unheard]
+
+    watch.see(replica(0), replica(1))
+    watch.restart()
+    watch.see(replica(1), for_s=RULES.culprits_ended_after_s)
+    assert unheard() == [], "a node may take so long"
+    watch.see(replica(1))
+    assert unheard() == [1]
+    watch.see(replica(0), replica(1))
+    assert unheard() == []
+    watch.restart()
+    watch.see(on("node7", replica(1)), for_s=RULES.absent_grace_s + 2)
+    assert [one.number for one in watch.tracker.incidents] == [2]
+    assert not watch.last.unheard
+
+
+def test_a_replica_whose_node_reports_without_it_after_a_restart_has_ended(watch: Watch) -> None:
+    watch.see(replica(0), replica(1))
+    watch.restart()
+    watch.see(replica(1), for_s=RULES.recover_after_s)
+    assert [one.number for one in watch.tracker.incidents] == [1, 2]
+    watch.see(replica(1), for_s=2)
+    assert [one.number for one in watch.tracker.incidents] == [2]
+    assert watch.last.closure is Closure.CULPRITS_ENDED
+    watch.restart()
+    watch.see(replace(replica(2, OK), stale=(0,)), for_s=RULES.recover_after_s + 2)
+    assert [one.number for one in watch.tracker.incidents] == [2], "the node does not report"
+
+
+@pytest.mark.parametrize("stale", [(), (0,)])
+def test_that_a_replica_is_not_heard_of_is_told_within_a_minute_also_of_a_stale_one(
+    watch: Watch, stale: tuple[int, ...]
+) -> None:
+    watch.see(replica(0))
+    watch.see(replace(replica(0), stale=stale), for_s=RULES.update_every_s + 2)
+    watch.restart()
+    watch.see(replica(1, OK), for_s=RULES.update_every_s + 2)
+    assert (watch.last.stale, watch.last.unheard) == (True, True)
+
+
 def test_new_replicas_of_a_rolling_update_are_told_with_old_ones_that_still_leak_and_else_anew(watch: Watch) -> None:
     watch.see(replica("pod old-a"), replica("pod old-b"))
     watch.see(replica("pod old-b"), replica("pod new-a"), ended(replica("pod old-a")), for_s=5)
@@ -59,6 +106,16 @@ def test_new_replicas_of_a_rolling_update_are_told_with_old_ones_that_still_leak
     assert told_as(watch) == [4], "nothing was left of the old one"
 
 
+def test_a_replica_that_ends_while_others_serve_is_not_the_end_of_the_job(watch: Watch) -> None:
+    """As a ReplicaSet replaces a pod; a Job of the same name does not count."""
+    watch.see(replica("pod web-1"), replica("pod web-2", OK))
+    watch.see(ended(replica("pod web-1")), replica("pod web-2", OK), replica("pod web-4", OK))
+    watch.see(replica("pod web-2"), replace(replica(""), replicas=None))
+    watch.see(ended(replica("pod web-2")), replace(replica(""), replicas=None))
+    closures = [change.incident.closure for change in watch.told if change.kind is ChangeKind.CLOSED]
+    assert closures == [Closure.CULPRITS_ENDED, Closure.JOB_ENDED]
+
+
 def test_another_cause_another_server_and_another_launch_in_the_replicas_are_told_apart(watch: Watch) -> None:
     watch.see(
         replica(0), replica(1, FRAGMENTED), replica(0, server="team-a/llama"), replica("replica 2, container draft")
@@ -66,6 +123,17 @@ def test_another_cause_another_server_and_another_launch_in_the_replicas_are_tol
     assert told_as(watch) == [1, 2, 3, 4]
     watch.see(replica("replica 3, container draft"))
     assert told_as(watch) == [1, 2, 3, 4, 4]
+
+
+def test_workloads_of_one_name_are_told_apart_also_after_a_restart(watch: Watch) -> None:
+    def see(*ordinals: int) -> None:
+        watch.see(replica("pod vllm-a"), *map(replica, ordinals), replace(replica(""), replicas=None))
+
+    see(0)
+    assert [one.told_as and one.told_as.number for one in watch.tracker.incidents] == [1, 2, None]
+    watch.restart()
+    see(0, 1)
+    assert told_as(watch) == [1, 2, 2]
 
 
 def test_errors_of_replicas_are_told_as_one_too(watch: Watch) -> None:

@@ -169,7 +169,7 @@ def test_replicas_of_a_server_are_one_alert_that_stays_the_same_as_they_come_and
     (first,) = fake.alerts
     assert first["labels"] == {
         "alertname": "TidegaugeIncident", "cluster": "rose", "job_id": "team-a/vllm", "attempt": "0", "cause": "leak",
-        "severity": "critical", "incident": "1", "user_name": "ada", "server": "Deployment",
+        "severity": "critical", "incident": "1", "user_name": "ada", "server": "StatefulSet",
     }  # fmt: skip
     assert first["annotations"]["summary"].startswith("2 of 8 replicas of job team-a/vllm leak. Rank 0 of job")
     bench.take(*told(1, 2, 3), after_s=200.0)

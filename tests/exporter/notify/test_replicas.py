@@ -16,7 +16,7 @@ from sample_views import LEAK, NOW_S
 from scheduler_values import decision, record
 from slack_stories import FOUND
 from tidegauge.core.incidents import ChangeKind, Incident
-from tidegauge.core.incidents.actions import ActionKind, Decision, Outcome
+from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Disposition, Outcome
 from tidegauge.core.incidents.acts import ActKind, ActOutcome, PersonAct
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import JobView
@@ -113,6 +113,25 @@ def test_a_replica_that_recovers_is_taken_out_though_it_was_the_first_and_nothin
     assert counting.chat.replies("1 open 4 of 8 replicas") == ["opened at 1"]
 
 
+def test_a_replica_that_is_not_heard_of_after_a_restart_neither_leads_nor_counts_while_another_grows(
+    service: Service,
+) -> None:
+    service.see(*leaking(range(3)))
+    service.watch.restart()
+    (joined,) = told_as_one(service.see(*leaking(range(3))[1:], for_s=RULES.culprits_ended_after_s + 1))
+    assert joined.replicas is not None
+    assert (joined.look_first.number, joined.replicas.names) == (2, ("replica 1", "replica 2"))
+    assert not joined.incident.stale, "all that it says is of now"
+
+
+def test_a_server_of_which_nothing_is_heard_after_a_restart_is_told_as_before_and_stale(service: Service) -> None:
+    service.see(*leaking(range(2)))
+    service.watch.restart()
+    (joined,) = told_as_one(service.see(for_s=RULES.culprits_ended_after_s + 1))
+    assert joined.replicas is not None
+    assert (joined.replicas.names, joined.incident.stale) == (("replica 0", "replica 1"), True)
+
+
 def test_replicas_that_leak_by_turns_and_then_all_recover_are_never_said_to_leak_together(
     service: Service, counting: Channel
 ) -> None:
@@ -157,6 +176,35 @@ def test_a_finding_and_a_rung_of_the_policy_are_told_once_for_all_replicas(servi
     replies = counting.chat.replies(head)
     assert [reply.split()[0] for reply in replies].count("evidence") == 1
     assert [reply.split()[0] for reply in replies].count("notify") == 1
+
+
+def held_back(number: int, action: ActionKind, brake: str, **changes: Any) -> DecisionRecord:
+    made = decision(action, decision_id=f"{action.value}{number}", decided_s=NOW_S + 2.0, **changes)
+    return record(replace(made, disposition=Disposition.WITHHELD, brake=brake))
+
+
+def test_what_is_held_back_as_one_replica_recovers_is_not_told_of_the_server(
+    service: Service, counting: Channel
+) -> None:
+    service.see(*leaking(range(2)))
+    stories = service.see(*leaking((1,)), for_s=2)
+    held = held_back(1, ActionKind.CAP, "recovering", incident=stories[0].incident)
+    service.more[1] = {"decisions": (held,)}
+    counting.take(*service.stories)
+    assert counting.chat.replies(counting.chat.heads()[0]) == ["opened at 1"]
+    assert [one.decisions for one in told_as_one(service.stories)] == [()]
+
+
+def test_that_a_server_is_never_acted_on_is_said_once_whatever_rungs_and_replicas(
+    service: Service, counting: Channel
+) -> None:
+    stories = service.see(*leaking(range(2)))
+    for number, story in enumerate(stories, start=1):
+        rungs = (ActionKind.CAP, ActionKind.CHECKPOINT, ActionKind.REQUEUE)
+        held = tuple(held_back(number, action, "exempt", incident=story.incident) for action in rungs)
+        service.more[number] = {"decisions": held}
+    counting.take(*service.stories)
+    assert counting.chat.replies(counting.chat.heads()[0]) == ["opened at 1", "cap withheld cap1"]
 
 
 def test_alertmanager_releases_a_server_by_the_number_of_its_first_incident(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fakes.block_kit import links, words
 from sample_views import NOW_S
-from slack_stories import bad_night, closed
+from slack_stories import bad_night, closed, fragmentation
 from tidegauge.core.verdicts import Band
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Alert, AlertGroup
@@ -121,6 +121,17 @@ class TestStorm:
         assert "30 jobs of 5 users affected, first at 07:45 UTC." in told
         assert "Memory leak: 18 (18 critical)" in told
         assert "Reserved memory growth: 6 (6 warning)" in told
+
+    def test_one_warning_is_no_crowd_and_not_red(self) -> None:
+        message = storm_message([fragmentation()], cluster="prod", links=LINKS, now_unix_s=NOW_S)
+        assert message.text == "\N{LARGE ORANGE CIRCLE} 1 incident on cluster prod"
+
+    def test_groups_of_one_job_are_one_job(self) -> None:
+        told = fragmentation()
+        key = told.incident.key
+        other = replace(told, incident=replace(told.incident, key=key._replace(job=key.job._replace(group="step 1"))))
+        shown = storm_message([told, other], cluster="prod", links=LINKS, now_unix_s=NOW_S)
+        assert "1 job of 1 user affected" in read(shown)
 
     def test_the_ten_that_end_soonest_are_named_soonest_first(self) -> None:
         stories = bad_night(30)

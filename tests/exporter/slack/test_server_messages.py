@@ -9,9 +9,12 @@ from fakes.block_kit import links, words
 from incident_watch import Watch, replica
 from sample_views import LEAK
 from slack_stories import notify_decision
+from tidegauge.core.incidents.wording import incident_sentence
+from tidegauge.core.jobs.replicas import Replicas
 from tidegauge.core.verdicts import OK
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.mail.mail_text import owner_letter, replicas_letter
+from tidegauge_exporter.messages.headlines import replicas_sentence
 from tidegauge_exporter.messages.values import Story, ToldReplicas
 from tidegauge_exporter.notify.ports import Message
 from tidegauge_exporter.notify.replicas import told_as_one
@@ -59,6 +62,17 @@ def test_slack_says_of_a_server_how_many_replicas_leak_which_and_where_to_look_f
     assert "`replica 0`, rank 0 on `node0`" in text
     assert "Incidents 1, 2, 3" in text
     assert all(len(block.get("fields", ())) < MAX_FIELDS for block in told.blocks), "none is cut off"
+
+
+def test_two_counts_of_a_server_in_one_message_say_what_each_counts() -> None:
+    """A leak in one replica's draft model, another growth in the other replica."""
+    server, two = Server(), Replicas("StatefulSet", 2, 2)
+    server.watch.see(replace(replica("replica 0, container draft"), replicas=two))
+    (story,) = told_as_one([Story(server.watch.incident)])
+    assert story.replicas is not None
+    sentence = f"{replicas_sentence(story.incident, story.replicas)} {incident_sentence(story.incident)}"
+    assert sentence.startswith("1 of 2 replicas of job team-a/vllm (container draft) leaks memory. Rank 0 of job")
+    assert sentence.endswith(" In all, memory grows in 2 of 2 replicas, whatever the cause or process.")
 
 
 def test_links_and_buttons_of_a_server_lead_to_an_incident_that_is_open() -> None:

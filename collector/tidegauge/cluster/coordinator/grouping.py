@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -81,17 +81,25 @@ def _of_groups(
 
 
 def _with_replicas(views: Mapping[JobKey, tuple[JobView, ...]]) -> dict[JobKey, tuple[JobView, ...]]:
-    """The same, each replica with how all replicas of its server are; there is one at least."""
-    alive: dict[str, list[JobView]] = {}
-    kind = ""
+    """The same, each replica with how all replicas of its server are. Workloads of one name are one job: those of each
+    kind count by themselves, and what is no replica has none."""
+    alive: dict[str, dict[str, list[JobView]]] = defaultdict(dict)
     for view in (view for ones in views.values() for view in ones):
         pod = view.ranks[0].pod
         if pod is not None and pod.replica:
-            kind = pod.kind
-            alive.setdefault(pod.replica, []).extend([view] if view.running else [])
-    growing = sum(any(view.state is LeakState.LEAK for view in ones) for ones in alive.values())
-    replicas = Replicas(kind, sum(map(bool, alive.values())), growing)
-    return {job: tuple(replace(view, replicas=replicas) for view in ones) for job, ones in views.items()}
+            alive[pod.kind].setdefault(pod.replica, []).extend([view] if view.running else [])
+    counted = {kind: _counted(kind, by_replica.values()) for kind, by_replica in alive.items()}
+    return {job: tuple(_with_count(view, counted) for view in ones) for job, ones in views.items()}
+
+
+def _counted(kind: str, alive: Collection[Sequence[JobView]]) -> Replicas:
+    growing = sum(any(view.state is LeakState.LEAK for view in ones) for ones in alive)
+    return Replicas(kind, sum(map(bool, alive)), growing)
+
+
+def _with_count(view: JobView, counted: Mapping[str, Replicas]) -> JobView:
+    pod = view.ranks[0].pod
+    return view if pod is None or not pod.replica else replace(view, replicas=counted[pod.kind])
 
 
 def alarm_first(job: JobView) -> tuple[int, int, str, int, str]:

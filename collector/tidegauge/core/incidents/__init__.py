@@ -78,7 +78,7 @@ class Closure(str, Enum):
     JOB_ENDED = "job_ended"
     """No process of this attempt lives any more."""
     CULPRITS_ENDED = "culprits_ended"
-    """The processes that did it have all ended, and the others, which live, do not."""
+    """The processes that did it have all ended, and the job goes on: the others do not do it, or are other replicas."""
     RAN_OUT_OF_MEMORY = "ran_out_of_memory"
     """What grew ended in an out-of-memory error, which ended the job, or the processes that did it."""
 
@@ -186,6 +186,9 @@ class Incident:
     """How often it came back while it recovered."""
     stale: bool = False
     """A node of the job has not reported lately: figures are old, and nothing may be done on them."""
+    unheard: bool = False
+    """It is stale because nothing has been heard of any of its ranks since the coordinator started, for a while: they
+    may have ended before."""
     explanation: Optional[str] = None
     """For people: for an OOM, what it was and whether trying again makes sense."""
     snapshots: tuple[str, ...] = ()

@@ -113,12 +113,12 @@ class Announced:
     put_off_s: float = float("-inf")
     """When it was last told that out-of-memory is put off."""
     stale_s: float = float("-inf")
-    """When it was last told that it had become stale, or was not any more."""
+    """When it was last told that it had become stale or unheard, or was not any more."""
 
     def take(self, change: IncidentChange, rules: IncidentRules) -> None:
         """Record a change as announced."""
         before, now = self.last.incident, change.incident
-        if now.stale is not before.stale:
+        if _hearing(now) != _hearing(before):
             self.stale_s = change.at_unix_s
         if is_put_off(self, now, change.at_unix_s, rules):
             self.put_off_s = change.at_unix_s
@@ -134,12 +134,16 @@ def is_put_off(told: Announced, now: Incident, now_s: float, rules: IncidentRule
 
 
 def is_stale_news(told: Announced, now: Incident, now_s: float, rules: IncidentRules) -> bool:
-    """Whether to announce that the incident became stale, or is so no more: the first time within a minute, and no more
-    often than figures."""
-    if now.state is not IncidentState.OPEN or now.stale is told.last.incident.stale:
+    """Whether to announce that the incident became stale or unheard, or is so no more: the first time within a minute,
+    and no more often than figures."""
+    if now.state is not IncidentState.OPEN or _hearing(now) == _hearing(told.last.incident):
         return False
     is_due = now_s - told.last.at_unix_s >= rules.update_every_s
     return is_due and now_s - told.stale_s >= rules.update_after_s(now_s - now.opened_unix_s)
+
+
+def _hearing(incident: Incident) -> tuple[bool, bool]:
+    return incident.stale, incident.unheard
 
 
 def kind_of_news(told: Announced, now: Incident) -> ChangeKind:
@@ -229,7 +233,8 @@ def close_incident(incident: Incident, closure: Closure, now_s: float) -> Incide
     if incident.ran_out is not None and closure is not Closure.RECOVERED:
         incident = replace(incident, ran_out=incident.ran_out._replace(ended_job=closure is Closure.JOB_ENDED))
         closure = Closure.RAN_OUT_OF_MEMORY if incident.key.cause.is_growth else closure
-    closed = replace(incident, state=IncidentState.CLOSED, closed_unix_s=now_s, closure=closure, stale=False)
+    incident = replace(incident, stale=False, unheard=False)
+    closed = replace(incident, state=IncidentState.CLOSED, closed_unix_s=now_s, closure=closure)
     return IncidentStep(closed, ChangeKind.CLOSED)
 
 

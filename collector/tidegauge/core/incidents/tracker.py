@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from tidegauge.core.ids import DeviceUuid, JobKey
 from tidegauge.core.incidents import (
@@ -50,6 +50,7 @@ from tidegauge.core.incidents.steps import (
     wait_anew,
 )
 from tidegauge.core.jobs.rank_groups import launch_in_replica
+from tidegauge.core.jobs.replicas import Replicas
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge.core.views import JobView
 
@@ -73,6 +74,17 @@ class _Followed:
     """What was last looked at, and what that showed: of most jobs nothing is heard between two looks."""
     evidence_told_s: float = float("-inf")
     """When it was last told that evidence came."""
+
+
+class _Story(NamedTuple):
+    """What incidents of a server's replicas have in common that are told as one."""
+
+    key: IncidentKey
+    """Of the whole job."""
+    kind: str
+    """``Replicas.kind``: servers of two kinds may have one name."""
+    launch: str
+    """``launch_in_replica``: launches within a replica are told apart."""
 
 
 class IncidentTracker:
@@ -103,7 +115,7 @@ class IncidentTracker:
         ended = sorted((one for one in closed if not one.is_open), key=lambda incident: incident.number)
         self._over = {incident.key.as_seen: _taken_up(incident) for incident in ended}
         """Those that ended a moment ago: a job that died gives its evidence afterwards."""
-        self._stories: dict[tuple[IncidentKey, str], ToldAs] = {}
+        self._stories: dict[_Story, ToldAs] = {}
         """What incidents of servers' replicas are told as, at this look."""
         self._now_s: Optional[float] = None
 
@@ -137,13 +149,16 @@ class IncidentTracker:
         """
         now_s, evidence = self._pass_time(now_s), evidence or {}
         known = reversed(self.incidents)
-        self._stories = {_told_together(one.key, one.group_name): one.told_as for one in known if one.told_as}
+        self._stories = {
+            _told_together(one.key, one.group_name, one.replicas): one.told_as for one in known if one.told_as
+        }
         self._forget_opened(now_s)
         views = {job.key: job for job in jobs if job.ranks}
         uses = share_uses(views.values(), gpu_total_bytes or {})
         attempts = _newest_attempts(views)
         followed_jobs = {key.job for key in self._followed}
         evidence = {job: with_bounds(news, views[job]) if job in views else news for job, news in evidence.items()}
+        reporting = frozenset() if followed_jobs <= views.keys() else _reporting(views.values())
         changes: dict[IncidentKey, IncidentChange] = {}
         for job, view in views.items():
             if not (view.growing_signals or view.has_oom or job in uses or job in followed_jobs):
@@ -159,9 +174,11 @@ class IncidentTracker:
             followed = self._followed[key]
             if self._takes_evidence(followed, evidence.get(key.job, ()), now_s):
                 changes[key] = self._change(followed.incident, ChangeKind.EVIDENCE, now_s)
-            elif self._has_ended(followed, views.get(key.job), attempts, now_s):
+            elif self._has_ended(followed, views.get(key.job), attempts, reporting, now_s):
                 followed.incident = self._with_error(followed.incident)
-                closed = close_incident(followed.incident, Closure.JOB_ENDED, now_s).incident
+                goes_on = _goes_on(followed.incident, views)
+                closure = Closure.CULPRITS_ENDED if goes_on else Closure.JOB_ENDED
+                closed = close_incident(followed.incident, closure, now_s).incident
                 changes[key] = self._change(closed, ChangeKind.CLOSED, now_s)
             elif is_stale_news(followed.told, followed.incident, now_s, self._rules):
                 changes[key] = self._change(followed.incident, kind_of_news(followed.told, followed.incident), now_s)
@@ -214,7 +231,7 @@ class IncidentTracker:
             return None  # nothing can be seen of it any more: it ends, or is waited for
         self._learn(key, observation)
         missing = self._missing(followed, view, now_s)
-        incident = replace(followed.incident, stale=bool(view.stale or missing))
+        incident = replace(followed.incident, stale=bool(view.stale or missing), unheard=False)
         incident = self._with_error(self._with_growth(incident, view))
         if self._culprits_ended(followed, view, observation, now_s):
             closed = close_incident(incident, Closure.CULPRITS_ENDED, now_s)
@@ -241,14 +258,15 @@ class IncidentTracker:
         incident = replace(self._with_growth(opened.incident, view), told_as=told_as)
         self._count(incident)
         if told_as is not None:
-            self._stories[_told_together(key, view.group_name)] = told_as
+            self._stories[_told_together(key, view.group_name, view.replicas)] = told_as
         return opened._replace(incident=incident)
 
     def _told_as(self, key: IncidentKey, view: JobView, now_s: float) -> Optional[ToldAs]:
         """What a replica's new incident is told as: with those of the same cause in others of its server."""
         if view.replicas is None:
             return None
-        return self._stories.get(_told_together(key, view.group_name)) or ToldAs(self._next_number, now_s)
+        story = _told_together(key, view.group_name, view.replicas)
+        return self._stories.get(story) or ToldAs(self._next_number, now_s)
 
     def _count(self, incident: Incident) -> None:
         """Note a new incident, or one of before, as what it is told as."""
@@ -336,15 +354,21 @@ class IncidentTracker:
         missing = concerned - known - followed.ended
         if not missing:
             followed.missing_since_s = None
-        elif self._has_waited(followed, now_s):
+        elif self._waited_s(followed, now_s) >= self._rules.absent_grace_s:
             followed.ended |= missing
             return frozenset()
         return missing
 
     def _has_ended(
-        self, followed: _Followed, view: Optional[JobView], attempts: Mapping[tuple[str, int], int], now_s: float
+        self,
+        followed: _Followed,
+        view: Optional[JobView],
+        attempts: Mapping[tuple[str, int], int],
+        reporting: Set[str],
+        now_s: float,
     ) -> bool:
-        """Whether no process of the job lives. While nobody can tell, the incident stays open and is stale."""
+        """Whether no process of the job lives. While nobody can tell, the incident stays open and is stale.
+        ``reporting``: hosts that report ranks."""
         job = followed.incident.key.job
         if view is not None and view.is_known_to_live:
             return False
@@ -356,8 +380,13 @@ class IncidentTracker:
             return False
         if view is not None and not stale:
             return True
-        followed.incident = wait_anew(replace(followed.incident, stale=True), now_s)
-        return self._has_waited(followed, now_s)
+        waited_s = self._waited_s(followed, now_s)
+        unheard = view is None and waited_s >= self._rules.culprits_ended_after_s
+        followed.incident = wait_anew(replace(followed.incident, stale=True, unheard=unheard), now_s)
+        # Pods come and go while a server serves: where a replica's nodes report others, they have none of it any more.
+        hosts = {finding.hostname for finding in followed.incident.findings}
+        is_past = unheard and followed.incident.told_as is not None and hosts and hosts <= reporting
+        return waited_s >= (self._rules.recover_after_s if is_past else self._rules.absent_grace_s)
 
     def _takes_evidence(self, followed: _Followed, pieces: Sequence[EvidenceNews], now_s: float) -> bool:
         """Whether there is something to tell of it. What only brings newer figures is taken without a word."""
@@ -381,10 +410,10 @@ class IncidentTracker:
             elif self._takes_evidence(over, evidence.get(key.job, ()), now_s):
                 yield IncidentChange(ChangeKind.EVIDENCE, now_s, over.incident)
 
-    def _has_waited(self, followed: _Followed, now_s: float) -> bool:
-        """Whether what is missing has been so for long enough to be gone."""
+    def _waited_s(self, followed: _Followed, now_s: float) -> float:
+        """For how long what is missing has been so."""
         followed.missing_since_s = now_s if followed.missing_since_s is None else followed.missing_since_s
-        return now_s - followed.missing_since_s >= self._rules.absent_grace_s
+        return now_s - followed.missing_since_s
 
     def _change(self, incident: Incident, kind: ChangeKind, now_s: float) -> IncidentChange:
         change, key = IncidentChange(kind, now_s, incident), incident.key.as_seen
@@ -398,9 +427,32 @@ class IncidentTracker:
         return change
 
 
-def _told_together(key: IncidentKey, group_name: str) -> tuple[IncidentKey, str]:
-    """What incidents of a server's replicas have in common that are told as one: launches within a replica are not."""
-    return key.as_seen._replace(job=key.job.whole), launch_in_replica(group_name)
+def _told_together(key: IncidentKey, group_name: str, replicas: Optional[Replicas]) -> _Story:
+    kind = "" if replicas is None else replicas.kind
+    return _Story(key.as_seen._replace(job=key.job.whole), kind, launch_in_replica(group_name))
+
+
+def _reporting(views: Iterable[JobView]) -> Set[str]:
+    """The hosts that report ranks."""
+    return {
+        host
+        for view in views
+        for host, rank in zip(view.rank_hostnames, view.ranks)
+        if int(rank.identity.rank) not in view.stale
+    }
+
+
+def _goes_on(incident: Incident, views: Mapping[JobKey, JobView]) -> bool:
+    """Of a replica's incident: whether other replicas of the server live."""
+    server, group = incident.replicas, incident.key.job
+    return server is not None and any(
+        job.whole == group.whole
+        and job != group
+        and view.replicas is not None
+        and view.replicas.kind == server.kind
+        and bool(view.living_numbers)
+        for job, view in views.items()
+    )
 
 
 def _taken_up(incident: Incident) -> _Followed:

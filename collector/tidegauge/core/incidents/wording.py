@@ -129,7 +129,7 @@ _WHEN = {
 CLOSURES = {
     Closure.RECOVERED: "it stopped and did not come back",
     Closure.JOB_ENDED: "all processes of this attempt have ended",
-    Closure.CULPRITS_ENDED: "the affected ranks have ended, and no other rank is affected",
+    Closure.CULPRITS_ENDED: "the affected ranks have ended, and the job goes on without them",
     Closure.RAN_OUT_OF_MEMORY: "it ended in an out-of-memory error",
 }
 """Why an incident was closed."""
@@ -166,11 +166,11 @@ def incident_sentence(incident: Incident, clock: Callable[[float], str] = utc_cl
 
 
 def _of_replicas(incident: Incident) -> str:
-    """ " 3 of 8 replicas grow.", beside the one that is told of."""
+    """In how many replicas memory grows, beside the one that is told of: other incidents may be about those."""
     replicas = incident.replicas
     if replicas is None or replicas.running < 2 or not replicas.growing or not incident.key.cause.is_growth:
         return ""
-    return f" {capitalised(replicas.words)}."
+    return f" In all, memory grows in {replicas.growing} of {replicas.running} replicas, whatever the cause or process."
 
 
 def _sentence_of_end(incident: Incident, end: OomEnd, clock: Callable[[float], str]) -> str:
