@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -147,7 +148,7 @@ def test_admins_get_a_report_with_pseudonyms_where_these_are_set(
     admin, hpc = (one for one in smtp.delivered if one.recipient in ("admin@example.org", "hpc@example.org"))
     assert admin.mail["Subject"] == "Tidegauge on rose: 2 mails on unused GPU memory sent"
     assert admin.text() == hpc.text()
-    assert "ada" not in admin.text()
+    assert not re.search(r"\bada\b", admin.text()), "a pseudonym may have these letters"
     assert "@example.org: sent" in admin.text()
     assert efficiency(files, *report) == 0
     assert len(smtp.delivered) == 4, "where nothing was sent there is nothing to report"
