@@ -143,8 +143,7 @@ class JobSettingsFiles:
 
 def open_job_settings(settings: Settings, environ: Mapping[str, str] = os.environ) -> JobSettingsFiles:
     """This machine's settings files, in the run directories that its agent watches."""
-    run_dirs = watched_run_dirs(settings, environ)
-    return JobSettingsFiles(run_dirs, opener=open_opener(settings.opener_socket, run_dirs))
+    return JobSettingsFiles(watched_run_dirs(settings, environ), opener=open_opener(settings.opener_socket))
 
 
 def _decoded(name: str, content: bytes) -> JobSettings | None:

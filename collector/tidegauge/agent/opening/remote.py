@@ -475,8 +475,9 @@ class RemoteOpener:
         connection.close()
 
 
-def open_opener(path: Path | None, run_dirs: Collection[Path]) -> Opener:
-    """The opener behind the socket ``path``, which has to serve ``run_dirs``; without one, this process itself."""
+def open_opener(path: Path | None, run_dirs: Collection[Path] = ()) -> Opener:
+    """The opener behind the socket ``path``, whose ``check`` asks for ``run_dirs``; without one, this process
+    itself."""
     return LOCAL if path is None else RemoteOpener(path, run_dirs)
 
 

@@ -116,6 +116,10 @@ def delete(folder: UserFolder, name: str, signature: Signature, *, socket: str, 
 
 def watched_run_dirs(settings: Settings, environ: Mapping[str, str]) -> list[Path]:
     """The node's run directories that an agent watches; ``TIDEGAUGE_RUN_DIR`` counts where ``settings.run_dir`` is not
-    set. Only a folder that the admin chose may be a symbolic link."""
-    chosen = settings.run_dir or environ.get("TIDEGAUGE_RUN_DIR")
+    set."""
+    return chosen_run_dirs(settings.run_dir or environ.get("TIDEGAUGE_RUN_DIR"))
+
+
+def chosen_run_dirs(chosen: str | Path | None) -> list[Path]:
+    """The run directory that the admin chose, which alone may be a symbolic link, or the node's own two."""
     return [Path(chosen).resolve()] if chosen else [Path(name) for name in DEFAULT_RUN_DIRS]

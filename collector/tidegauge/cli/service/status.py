@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tidegauge.agent.run_dirs.folders import chosen_run_dirs
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError
 from tidegauge.cli.output import print_json, print_table, print_wrapped
 from tidegauge.cli.policy.status import in_one_line
@@ -18,7 +19,6 @@ from tidegauge.core.detector.unheld import is_unheld
 from tidegauge.core.ids import job_name
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.incidents.wording import list_ranks
-from tidegauge.core.run_dir_names import DEFAULT_RUN_DIRS
 from tidegauge.core.units import format_bytes, format_count, format_duration
 from tidegauge.files import why_unwritable
 from tidegauge.http.access import LoginMethod, split_scheme
@@ -114,8 +114,7 @@ def _opener(settings: Mapping[str, Any], state_dir: Path) -> Mapping[str, Any] |
     """An ``OpenerLook``; ``None`` where the agent opens files itself. The agent's user owns ``state_dir``."""
     if not (socket := settings.get("opener_socket")):
         return None
-    chosen = settings.get("run_dir")
-    run_dirs = [str(Path(str(chosen)).resolve())] if chosen else DEFAULT_RUN_DIRS
+    run_dirs = tuple(map(str, chosen_run_dirs(settings.get("run_dir"))))
     return look_at_opener(Path(str(socket)), state_dir.stat().st_uid, run_dirs)._asdict()
 
 
