@@ -24,7 +24,7 @@ def told_as_one(stories: Sequence[Story]) -> list[Story]:
     first, under the number and with the beginning of the first incident."""
     together: dict[ToldAs, list[Story]] = {}
     for story in stories:
-        together.setdefault(_told_as(story.incident), []).append(story)
+        together.setdefault(story.incident.told_under, []).append(story)
     numbers = {story.incident.number: told_as.number for told_as, ones in together.items() for story in ones}
     return [_joined(told_as, ones, numbers) for told_as, ones in together.items()]
 
@@ -32,10 +32,6 @@ def told_as_one(stories: Sequence[Story]) -> list[Story]:
 def affected(story: Story) -> int:
     """In how many replicas of a server it goes on now; 0 for other jobs."""
     return len(story.replicas.names) if story.replicas and story.incident.state is IncidentState.OPEN else 0
-
-
-def _told_as(incident: Incident) -> ToldAs:
-    return incident.told_as or ToldAs(incident.number, incident.opened_unix_s)
 
 
 def _joined(told_as: ToldAs, stories: Sequence[Story], numbers: Mapping[int, int]) -> Story:

@@ -217,6 +217,11 @@ class Incident:
     any other job."""
 
     @property
+    def told_under(self) -> ToldAs:
+        """The incident under which people are told of it: this one, but for replicas of a server."""
+        return self.told_as or ToldAs(self.number, self.opened_unix_s)
+
+    @property
     def is_open(self) -> bool:
         """Not closed."""
         return self.state is not IncidentState.CLOSED

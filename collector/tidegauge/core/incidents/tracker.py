@@ -270,8 +270,8 @@ class IncidentTracker:
 
     def _count(self, incident: Incident) -> None:
         """Note a new incident, or one of before, as what it is told as."""
-        told_as = incident.told_as or ToldAs(incident.number, incident.opened_unix_s)
-        told = self._opened_s.setdefault(tenant_of(incident.key.job), {}).setdefault(told_as.number, {})
+        opened = self._opened_s.setdefault(tenant_of(incident.key.job), {})
+        told = opened.setdefault(incident.told_under.number, {})
         told[incident.number] = incident.opened_unix_s
 
     def _has_room(self, who: Tenant, told_as: Optional[ToldAs] = None) -> bool:
