@@ -123,7 +123,7 @@ def test_where_a_rank_left_a_ring_the_record_stays_and_says_how_the_job_ended(st
 
 
 def test_a_job_that_a_person_ended_was_cancelled(start: Start) -> None:
-    job = start(READY + "trap 'exit 0' TERM; while :; do sleep 0.05; done")
+    job = start("trap 'exit 0' TERM; " + READY + "while :; do sleep 0.05; done")
     job.line()
     (job.folder / "4-4.ring").touch()
     job.popen.terminate()
