@@ -298,12 +298,14 @@ def measured(attack: str, polls: int, alone_ms: float | None) -> Figures:
         for _ in range(WARM_POLLS):
             ring.step(MEMORY)
             agent.poll()
+            agent.search_now()
             time.sleep(0.5)
         before_poll = ATTACKS[attack](run_dir, stack)
         seen_s = time.monotonic() + (1.2 * WALK_EVERY_S if "container" in attack else 2.0)
         while time.monotonic() < seen_s:
             before_poll()
             agent.poll()
+            agent.search_now()
             time.sleep(0.5)
         cpu_ms, poll_ms, followed = [], [], 0
         searched_s = _searched_s()
@@ -315,6 +317,7 @@ def measured(attack: str, polls: int, alone_ms: float | None) -> Figures:
             poll_ms.append(1e3 * (time.monotonic() - began_s))
             cpu_s = time.thread_time() - before_s
             followed += _step_of(agent, process) == ring.steps
+            agent.search_now()
             time.sleep(max(0.0, 0.5 - poll_ms[-1] / 1e3))
             before_s, searched_s = searched_s, _searched_s()
             cpu_ms.append(1e3 * (cpu_s + searched_s - before_s))

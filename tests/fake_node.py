@@ -443,3 +443,4 @@ class FakeNode:
     def poll(self, after_s: float = 0.5) -> None:
         self.clock.pass_s(after_s)
         self.agent.poll()
+        self.agent.search_now()

@@ -46,6 +46,9 @@ class DroppingReporter:
     def hear(self) -> None:
         """Nobody answers: so the agent never learns of a slower pace, and reports as often as a small fleet's does."""
 
+    def listen(self, on_reply: Callable[[], None]) -> None:
+        """Nobody answers."""
+
 
 class SimulatedGpus:
     """The ``GpuSource`` of a machine with ``gpus`` GPUs, on which the agent's own ranks are."""

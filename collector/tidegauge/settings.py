@@ -101,11 +101,11 @@ class Settings(BaseModel):
     """Limit in GiB for all snapshots of one node, wherever they are stored; the oldest are deleted first. 10 holds
     about 5,000 snapshots of 2 MB. On Kubernetes keep it below the size of the volume that holds STATE_DIR."""
     poll_period_s: float = Field(default=0.5, ge=0.05, le=60)
-    """Seconds between two readings of rings and NVML by a node agent. With 0.5 no scrape returns figures older than
-    that."""
+    """Seconds between two readings of rings and NVML by a node agent; while nothing happens on the node four times as
+    long, 2 s at most (docs/agent.md). With 0.5 no scrape returns figures older than 2 s."""
     report_period_s: float = Field(default=1.0, ge=0.05, le=60)
-    """Seconds between two reports of a node agent to the coordinator. Above 160 nodes the coordinator asks for fewer
-    (docs/performance.md); changes are still sent at this rate."""
+    """Seconds between two reports of a node agent to the coordinator, each after a reading. Above 160 nodes the
+    coordinator asks for fewer (docs/performance.md); changes are still sent at this rate."""
     linger_s: float = Field(default=120.0, ge=0, le=86400)
     """Seconds for which /metrics still exports the last figures of an ended rank, so that the counters of a rank that
     died of an OOM are scraped at least once. 120: three scrapes at 30 s, with a margin."""

@@ -22,3 +22,6 @@ class DirectReporter:
     def hear(self) -> ReportReply | None:
         reply, self._reply = self._reply, None
         return reply
+
+    def listen(self, on_reply: Callable[[], None]) -> None:
+        """A reply never comes later."""

@@ -73,9 +73,10 @@ OPEN_FILES = 8 * MAX_RANKS
 """Descriptors that an agent asks for: rings and statm of all its ranks, and as many again for everything else."""
 
 
-STALE_AFTER_S = 5.0
+STALE_AFTER_S = 7.0
+"""Two polls of a quiet node, and time for one to be late."""
 STALE_POLLS = 5
-"""The same in polls, where these are rarer than a second."""
+"""The same in polls, where the setting makes these rarer than a second."""
 MIN_SEARCH_PERIOD_S = 1.0
 """Between two searches for what is new. One costs a third of what a poll of eight ranks does."""
 
@@ -228,10 +229,10 @@ class NodeAgent:
         self._tenants: Mapping[ProcessId, Tenant] = {}
         """Of ranks."""
 
-    def start_searching(self) -> None:
+    def start_searching(self, *, on_found: Callable[[], None] = lambda: None) -> None:
         """Search apart from the polls from now on, so that they never wait for anybody's files. Without this call
-        each poll searches first."""
-        self._search.start(max(MIN_SEARCH_PERIOD_S, self._settings.poll_period_s))
+        each poll searches first. ``on_found`` is called in the search thread after it found a ring."""
+        self._search.start(max(MIN_SEARCH_PERIOD_S, self._settings.poll_period_s), on_found=on_found)
 
     def may_report(self) -> bool:
         """Whether the ranks that were there before this agent are in its view, as far as that is waited for."""
@@ -252,6 +253,11 @@ class NodeAgent:
                 self._poll_failures += 1
                 if self._poll_failures == 1:
                     _log.exception("a poll failed; keeping the last figures")
+
+    def search_now(self) -> None:
+        """Let the search thread look, unless it has only just done so: the poll is over, and the processor's caches are
+        warm. Without this call it looks later."""
+        self._search.look_soon()
 
     def view(self) -> NodeView:
         """The last complete round."""

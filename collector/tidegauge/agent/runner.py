@@ -18,14 +18,25 @@ from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import Order, OrderResult
 from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.persons.forgotten import Forgotten
+from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.protocol.messages import ReportReply
 
 _log = logging.getLogger(__name__)
 
+QUIET_AFTER_S = 30.0
+"""A node is quiet when nothing on it has changed for so long (``standing``), no rank is suspected and no order came."""
+QUIET_POLLS, MAX_QUIET_POLL_S = 4, 2.0
+"""A quiet node is polled a quarter as often, but at least every so many seconds where the setting allows that. What a
+poll costs beside its records is then a quarter, too; rings hold 41 s of steps of 10 ms."""
 RESULTS_AFTER_S = 0.1
 """Delay of a report with new results of orders, instead of the next tick: a job that is asked for a checkpoint trains
 on meanwhile. Not at once, so that the ranks of a node, which are asked together, are reported together."""
+
+
+def quiet_period_s(poll_period_s: float) -> float:
+    """Seconds between two polls of a node where nothing happens."""
+    return max(poll_period_s, min(QUIET_POLLS * poll_period_s, MAX_QUIET_POLL_S))
 
 
 class Reporter(Protocol):
@@ -39,6 +50,9 @@ class Reporter(Protocol):
     def hear(self) -> ReportReply | None:
         """The reply that has come since the last call, to any report, or ``None``. Called at every poll: it must cost
         next to nothing. As ``report``, it does not wait and may raise anything."""
+
+    def listen(self, on_reply: Callable[[], None]) -> None:
+        """Have ``on_reply`` called, in any thread, when a reply comes later than ``report`` returns."""
 
 
 class SettingsFiles(Protocol):
@@ -55,6 +69,9 @@ class Pollable(Protocol):
     """The part of ``NodeAgent`` that the runner drives."""
 
     def poll(self) -> None: ...
+
+    def search_now(self) -> None:
+        """A poll and all that follows it are over."""
 
     def summary(self, *, node_id: str, incarnation: str, metrics_address: str | None) -> NodeSummary: ...
 
@@ -100,6 +117,11 @@ class Ticker:
 
     def hasten(self, due_s: float) -> None:
         self.due_s = min(self.due_s, due_s)
+
+    def change_to(self, period_s: float) -> None:
+        """Take another interval, counted from the last tick."""
+        self.due_s += period_s - self._period_s
+        self._period_s = period_s
 
 
 def standing(summary: NodeSummary) -> Hashable:
@@ -164,9 +186,29 @@ class ReportPace:
         self._due_s = float("-inf")
 
 
+class QuietTime:
+    """Tells how long ago something happened on the node. Times are on the caller's clock."""
+
+    def __init__(self, now_s: float) -> None:
+        self._stirred_s = now_s
+        self._state: Hashable = None
+
+    def look(self, summary: NodeSummary, now_s: float) -> None:
+        before, self._state = self._state, standing(summary)
+        if self._state != before or any(rank.verdict.state is not LeakState.OK for rank in summary.ranks):
+            self._stirred_s = now_s
+
+    def stir(self, now_s: float) -> None:
+        self._stirred_s = now_s
+
+    def is_quiet(self, now_s: float) -> bool:
+        return now_s - self._stirred_s >= QUIET_AFTER_S
+
+
 class AgentRunner:
-    """Polls ``agent`` every ``poll_period_s`` and reports every ``report_period_s``, until ``stop``; where the
-    coordinator wants fewer reports, those without news are skipped (``ReportPace``).
+    """Polls ``agent`` every ``poll_period_s``, or every ``quiet_poll_period_s`` while nothing happens on the node, and
+    reports after a poll where ``report_period_s`` have passed, until ``stop``. Where the coordinator wants fewer
+    reports, those without news are skipped (``ReportPace``).
 
     ``metrics_address`` is called at each report: the port may be known only after the start. ``monotonic_s`` is the
     clock; ``wait`` sleeps so many seconds and returns true to stop. ``after_poll`` is called in
@@ -183,6 +225,7 @@ class AgentRunner:
         report_period_s: float,
         node_id: str,
         incarnation: str,
+        quiet_poll_period_s: float | None = None,
         metrics_address: Callable[[], str | None] = lambda: None,
         monotonic_s: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
@@ -193,7 +236,9 @@ class AgentRunner:
         self._reporter = reporter
         self._settings_files = settings_files
         self._poll_period_s = poll_period_s
+        self._quiet_poll_period_s = quiet_poll_period_s or poll_period_s
         self._report_period_s = report_period_s
+        self._quiet = QuietTime(monotonic_s())
         self._pace = ReportPace(report_period_s, node_id=node_id)
         self._node_id = node_id
         self._incarnation = incarnation
@@ -203,12 +248,15 @@ class AgentRunner:
         self._stopped = False
         self._news = False
         """Orders have results that are not reported yet."""
+        self._is_called = False
+        """``poll_soon`` was called since the last poll."""
         self._wait = wait or self._sleep
         self._after_poll = after_poll
         self._may_report = may_report
         self._carrier = OrderCarrier(agent.carry_out, announce=self._announce, tenant_of=agent.tenant_of)
         self._thread: threading.Thread | None = None
         self._report_fails = False
+        reporter.listen(self._wake.set)
 
     def start(self) -> None:
         """Begin, in a daemon thread. Once per runner."""
@@ -223,24 +271,42 @@ class AgentRunner:
         if self._thread is not None:
             self._thread.join(timeout_s)
 
+    def poll_soon(self) -> None:
+        """Poll now and not when it is due. Thread-safe."""
+        self._is_called = True
+        self._wake.set()
+
     def run(self) -> None:
         """The thread's work; returns when ``wait`` says so."""
         now_s = self._monotonic_s()
         polls = Ticker(self._poll_period_s, now_s=now_s)
         reports = Ticker(self._report_period_s, now_s=now_s)
+        has_results = False
         while True:
             now_s = self._monotonic_s()
             if self._news:
-                self._news = False
+                self._news, has_results = False, True
                 reports.hasten(now_s + RESULTS_AFTER_S)
-            if polls.is_due(now_s):
+            if self._is_called:
+                self._is_called = False
+                polls.hasten(now_s)
+            polled = polls.is_due(now_s)
+            if polled:
                 self._agent.poll()
                 self._after_poll()
-                self._guarded(self._hear)
-            if reports.is_due(now_s) and self._may_report():
+            self._guarded(self._hear)
+            if (polled or has_results) and reports.is_due(now_s) and self._may_report():
+                has_results = False
                 self._guarded(self._report)
-            if self._wait(max(0.0, min(polls.due_s, reports.due_s) - self._monotonic_s())):
+            if polled:
+                self._agent.search_now()
+            polls.change_to(self._period_s(now_s))
+            next_s = min(polls.due_s, reports.due_s) if has_results else polls.due_s
+            if self._wait(max(0.0, next_s - self._monotonic_s())):
                 return
+
+    def _period_s(self, now_s: float) -> float:
+        return self._quiet_poll_period_s if self._quiet.is_quiet(now_s) else self._poll_period_s
 
     def _sleep(self, seconds: float) -> bool:
         self._wake.wait(seconds)
@@ -280,6 +346,7 @@ class AgentRunner:
             settings_digest=self._settings_files.digest(),
         )
         now_s = self._monotonic_s()
+        self._quiet.look(summary, now_s)
         if not self._pace.wants(summary, now_s):
             return False
         if not self._reporter.report(summary):
@@ -288,6 +355,8 @@ class AgentRunner:
         return self._hear()  # that it was sent says nothing yet: it may be refused
 
     def _take(self, reply: ReportReply) -> None:
+        if reply.orders:
+            self._quiet.stir(self._monotonic_s())
         self._carrier.take(reply.orders)
         self._agent.hear_of_pods(reply.pods)
         self._agent.hear_of_evidence(reply.evidence_kept, reply.snapshots_wanted, reply.profiles_kept)

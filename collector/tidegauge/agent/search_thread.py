@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -27,6 +28,10 @@ _log = logging.getLogger(__name__)
 
 STALE_AFTER_S = 10.0
 """A look that takes longer counts as failing: what is new is not seen meanwhile."""
+EARLIEST = 0.9
+"""Of the time between two looks: calls of ``look_soon`` come a little early, too."""
+MAX_WAIT_S = 5.0
+"""Beyond that time, where nobody calls it: polls hang, and the search goes on without them."""
 CLOSE_WAITS_S = 5.0
 MAX_FIRST_LOOKS = 8
 """One look opens a few hundred rings, and of each tenant some eighty."""
@@ -71,21 +76,30 @@ class NodeSearch:
         self._has_looked = threading.Event()
         self.has_found_all = False
         """Whether the ranks that were there at the start have been found."""
-        self._stop = threading.Event()
+        self._on_found: Callable[[], None] = lambda: None
+        self._wake = threading.Event()
+        """Somebody called ``look_soon``, or the thread is to end."""
+        self._ends = False
 
     @property
     def is_apart(self) -> bool:
         return self._thread is not None
 
-    def start(self, every_s: float) -> None:
-        """Look every ``every_s`` until ``close``. Returns when the ranks that there are have been found, or after
+    def start(self, every_s: float, *, on_found: Callable[[], None] = lambda: None) -> None:
+        """Look at each call of ``look_soon`` until ``close``, but not twice within ``every_s``. ``on_found`` is called
+        in the thread after rings were found. Returns when the ranks that there are have been found, or after
         ``FIRST_LOOKS_S``."""
+        self._on_found = on_found
         if self._evidence is not None:
             self._evidence.is_searched_apart = True
         self._started_ns = self._clock.monotonic_ns()
         self._thread = threading.Thread(target=self._run, args=(every_s,), name="tidegauge-search", daemon=True)
         self._thread.start()
         self._has_looked.wait(FIRST_LOOKS_S)
+
+    def look_soon(self) -> None:
+        """Look as soon as the time between two looks is over."""
+        self._wake.set()
 
     @property
     def has_waited(self) -> bool:
@@ -96,7 +110,8 @@ class NodeSearch:
 
     def close(self) -> bool:
         """End the thread; false if a look hangs, which is not waited for."""
-        self._stop.set()
+        self._ends = True
+        self._wake.set()
         if self._thread is not None:
             self._thread.join(CLOSE_WAITS_S)
             if self._thread.is_alive():
@@ -201,7 +216,8 @@ class NodeSearch:
 
     def _run(self, every_s: float) -> None:
         looks = 0
-        while not self._stop.is_set():
+        while not self._ends:
+            not_before_s = time.monotonic() + EARLIEST * every_s
             with self.under_way():
                 found = self.look()
             looks += 1
@@ -210,7 +226,16 @@ class NodeSearch:
             if self._sources.success.get("opener", True) and not (found and self._has_looked.is_set()):
                 self.has_found_all = True
             self._has_looked.set()
-            self._stop.wait(every_s)
+            if found:
+                self._on_found()
+            self._wait_until_asked(not_before_s, within_s=every_s + MAX_WAIT_S)
+
+    def _wait_until_asked(self, not_before_s: float, *, within_s: float) -> None:
+        until_s = time.monotonic() + within_s
+        while not self._ends and self._wake.wait(until_s - time.monotonic()):
+            self._wake.clear()
+            if time.monotonic() >= not_before_s:
+                return
 
     def _measured(self, source: str) -> AbstractContextManager[None]:
         """Measure a source, which has its own time in containers."""

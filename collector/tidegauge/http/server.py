@@ -29,7 +29,7 @@ MAX_HEADER_BYTES = 128 * 1024
 """Request line and headers: together the standard library would take 6.5 MB. A job id in a URL may have 12 KB."""
 MAKE_ROOM_TIMEOUT_S = 1.0
 """For the thread of a closed connection to end; it takes milliseconds."""
-LOOK_S = 0.5
+LOOK_S = 2.0
 """How often connections that take too long are looked for; at most half of a limit."""
 JSON_TYPE = "application/json"
 TEXT_TYPE = "text/plain; charset=utf-8"

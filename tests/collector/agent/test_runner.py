@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from fake_node import FakeClock
+from sample_views import LEAK, rank_summary
 from tidegauge.agent.direct_reporter import DirectReporter
-from tidegauge.agent.runner import AgentRunner, Ticker
+from tidegauge.agent.runner import QUIET_AFTER_S, AgentRunner, Ticker, quiet_period_s
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.rank_groups import NameOfGroup
@@ -17,7 +18,7 @@ from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import Order, OrderResult, OrderTo
 from tidegauge.core.peer_bounds import PeerBound
 from tidegauge.core.persons.forgotten import Forgotten
-from tidegauge.core.views import NodeSummary
+from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.protocol.messages import ReportReply
 from waiting import PATIENCE_S
 
@@ -32,13 +33,18 @@ class FakeAgent:
     profiles_kept: list[str] = field(default_factory=list)
     wanted: list[frozenset[str] | None] = field(default_factory=list)
     forgotten: tuple[Forgotten, ...] = ()
+    ranks: tuple[RankSummary, ...] = ()
+    searches_s: list[float] = field(default_factory=list)
 
     def poll(self) -> None:
         self.polls_s.append(self.clock.now_s)
         self.clock.pass_s(self.poll_takes_s)
 
+    def search_now(self) -> None:
+        self.searches_s.append(self.clock.now_s)
+
     def summary(self, *, node_id: str, incarnation: str, metrics_address: str | None) -> NodeSummary:
-        return NodeSummary(node_id, "node-a", 1, incarnation, metrics_address, self.clock.now_s)
+        return NodeSummary(node_id, "node-a", 1, incarnation, metrics_address, self.clock.now_s, self.ranks)
 
     def hear_of_pods(self, pods: Iterable[PodFacts]) -> None:
         self.pods += pods
@@ -107,7 +113,13 @@ class Stage:
     reports_from_s: float = 0.0
 
     def run(
-        self, agent: FakeAgent, until_s: float, *, poll_period_s: float = 0.5, report_period_s: float = 1.0
+        self,
+        agent: FakeAgent,
+        until_s: float,
+        *,
+        poll_period_s: float = 0.5,
+        report_period_s: float = 1.0,
+        quiet_poll_period_s: float | None = None,
     ) -> None:
         def wait(seconds: float) -> bool:
             self.clock.pass_s(seconds)
@@ -120,6 +132,7 @@ class Stage:
             self.files,
             poll_period_s=poll_period_s,
             report_period_s=report_period_s,
+            quiet_poll_period_s=quiet_poll_period_s,
             node_id="n1",
             incarnation="i1",
             metrics_address=lambda: self.address or f"node-a:{int(self.clock.now_s)}",
@@ -137,6 +150,113 @@ def test_polls_and_reports_in_their_own_rhythms_beginning_at_once() -> None:
     assert [summary.sent_unix_s for summary in stage.reporter.summaries] == [0, 1, 2]
     assert [summary.metrics_address for summary in stage.reporter.summaries] == ["node-a:0", "node-a:1", "node-a:2"]
     assert (stage.reporter.summaries[0].node_id, stage.reporter.summaries[0].incarnation) == ("n1", "i1")
+
+
+def test_a_quiet_node_is_polled_a_quarter_as_often_and_reported_after_each_poll() -> None:
+    stage = Stage(address="node-a:9494")
+    agent = FakeAgent(stage.clock, ranks=(rank_summary(0),))
+    stage.run(agent, until_s=QUIET_AFTER_S + 7, quiet_poll_period_s=2.0)
+    assert agent.polls_s == [*(number / 2 for number in range(60)), 30, 32, 34, 36]
+    assert [one.sent_unix_s for one in stage.reporter.summaries] == [*range(31), 32, 34, 36]
+    assert agent.searches_s == agent.polls_s
+
+
+@pytest.mark.parametrize("change", [rank_summary(0, alive=False), rank_summary(0, cap_fraction=0.5)])
+def test_a_quiet_node_is_polled_often_again_once_anything_changes(change: RankSummary) -> None:
+    stage = Stage(address="node-a:9494")
+    agent = FakeAgent(stage.clock, ranks=(rank_summary(0),))
+
+    def changes() -> None:
+        if stage.clock.now_s == 34:
+            agent.ranks = (change,)
+
+    stage.after_wait = changes
+    stage.run(agent, until_s=70, quiet_poll_period_s=2.0)
+    assert [at_s for at_s in agent.polls_s if 30 <= at_s < 36] == [30, 32, 34, 34.5, 35, 35.5]
+    assert agent.polls_s[-3:] == [64, 66, 68]
+
+
+def test_a_node_with_a_suspected_rank_is_never_quiet() -> None:
+    stage = Stage(address="node-a:9494")
+    agent = FakeAgent(stage.clock, ranks=(rank_summary(0), rank_summary(1, verdict=LEAK)))
+    stage.run(agent, until_s=60, quiet_poll_period_s=2.0)
+    assert len(agent.polls_s) == 120
+
+
+def test_a_quiet_node_that_is_asked_for_something_is_polled_often_until_it_is_done() -> None:
+    """Whoever asked waits for the evidence."""
+    stage = Stage(address="node-a:9494")
+    agent = FakeAgent(stage.clock)
+    order = Order("o1", OrderTo.RANK, ProcessId(1, 2), 1000, {"command": "ping"}, 10.0)
+
+    def asks() -> None:
+        if stage.clock.now_s == 34:
+            stage.reporter.reply = ReportReply(accepted=True, coordinator="c1", orders=(order,))
+
+    stage.after_wait = asks
+    stage.run(agent, until_s=36, quiet_poll_period_s=2.0)
+    assert [at_s for at_s in agent.polls_s if at_s >= 32] == [32, 34, 34.5, 35, 35.5]
+
+
+def test_a_quiet_node_is_polled_at_once_when_a_ring_was_found() -> None:
+    clock, found_s = FakeClock(now_s=0.0), QUIET_AFTER_S + 1.25
+    agent = FakeAgent(clock)
+
+    def wait(seconds: float) -> bool:
+        finds = clock.now_s < found_s <= clock.now_s + seconds
+        clock.pass_s(found_s - clock.now_s if finds else seconds)
+        if finds:
+            runner.poll_soon()
+        return clock.now_s >= QUIET_AFTER_S + 4
+
+    runner = AgentRunner(
+        agent, DirectReporter(FakeReporter().report), FakeFiles(), poll_period_s=0.5, report_period_s=1.0,
+        quiet_poll_period_s=2.0, node_id="n", incarnation="i", monotonic_s=clock.monotonic_s, wait=wait,
+    )  # fmt: skip
+    runner.run()
+    assert [at_s for at_s in agent.polls_s if at_s >= 30] == [30, 31.25, 33.25]
+
+
+@pytest.mark.parametrize(("poll_period_s", "quiet_s"), [(0.05, 0.2), (0.5, 2.0), (1.0, 2.0), (2.0, 2.0), (30.0, 30.0)])
+def test_a_quiet_node_is_never_polled_more_often_than_the_setting_says(poll_period_s: float, quiet_s: float) -> None:
+    assert quiet_period_s(poll_period_s) == quiet_s
+
+
+def test_a_reply_is_heard_when_it_comes_and_not_at_the_next_poll() -> None:
+    """Over Ray it comes after the report was sent, and the next poll of a quiet node is 2 s away."""
+    heard = threading.Event()
+
+    class Later:
+        replies: list[ReportReply]
+        on_reply: Callable[[], None]
+
+        def __init__(self) -> None:
+            self.replies = []
+
+        def listen(self, on_reply: Callable[[], None]) -> None:
+            self.on_reply = on_reply
+
+        def report(self, summary: NodeSummary) -> bool:
+            threading.Thread(target=self.answer).start()
+            return True
+
+        def answer(self) -> None:
+            self.replies.append(ReportReply(accepted=True, coordinator="c1", evidence_kept=("e1",)))
+            self.on_reply()
+
+        def hear(self) -> ReportReply | None:
+            return self.replies.pop() if self.replies else None
+
+    class Agent(FakeAgent):
+        def hear_of_evidence(self, *_: object) -> None:
+            heard.set()
+
+    runner = AgentRunner(
+        Agent(FakeClock()), Later(), FakeFiles(), poll_period_s=600, report_period_s=600, node_id="n", incarnation="i",
+    )  # fmt: skip
+    runner.start()
+    assert heard.wait(PATIENCE_S)
+    runner.stop()
 
 
 def test_polls_do_not_wait_until_reports_may_be_made() -> None:
@@ -292,6 +412,9 @@ def test_a_refusal_that_comes_later_is_said_once_however_often_reports_are_sent(
                 raise ValueError("this one must be upgraded")
             return ReportReply(accepted=True, coordinator="c1")
 
+        def listen(self, on_reply: Callable[[], None]) -> None:
+            pass
+
     def wait(seconds: float) -> bool:
         clock.pass_s(seconds)
         return clock.now_s >= 20
@@ -339,6 +462,9 @@ def test_a_reply_is_taken_at_the_next_poll_not_at_the_next_report() -> None:
         def report(self, summary: NodeSummary) -> bool:  # type: ignore[override]  # as Ray: the answer comes later
             self.summaries.append(summary)
             return True
+
+        def listen(self, on_reply: Callable[[], None]) -> None:
+            pass
 
     stage = Stage()
     reporter = Late(reply=ReportReply(accepted=True, coordinator="c1", evidence_kept=("e1",)))

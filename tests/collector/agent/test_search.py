@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,7 +23,7 @@ from tidegauge.agent.search_thread import FIRST_REPORT_S, STALE_AFTER_S
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank, ProcessId
 from tidegauge.core.jobs.kubernetes import PodCgroup
 from tidegauge.osproc.processes import identity_of
-from waiting import eventually
+from waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
     from tidegauge.agent.opening.port import Opener
@@ -131,6 +132,30 @@ def test_an_agent_polls_though_its_first_look_hangs_and_does_not_report_yet(
     assert node.agent.may_report(), "it does not come to its end at all"
     folders.free.set()
     eventually(lambda: VICTIM in shown(node))
+    node.agent.close()
+
+
+def test_the_search_looks_when_it_is_asked_and_says_when_it_found_a_ring(tmp_path: Path) -> None:
+    """A poll that is over asks: processor caches are warm then. Between two polls of a quiet node 2 s pass."""
+    node = FakeNode(tmp_path / "run")
+    found = threading.Event()
+    node.agent.start_searching(on_found=found.set)
+    start(node, VICTIM, "llm").record()
+    until_s = time.monotonic() + PATIENCE_S
+    while not found.is_set() and time.monotonic() < until_s:
+        node.agent.search_now()
+    assert found.is_set()
+    assert VICTIM in shown(node)
+    node.agent.close()
+
+
+def test_the_search_goes_on_though_polls_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegauge.agent.search_thread.MAX_WAIT_S", 0.01)
+    node = FakeNode(tmp_path / "run")
+    found = threading.Event()
+    node.agent.start_searching(on_found=found.set)
+    start(node, VICTIM, "llm").record()
+    assert found.wait(PATIENCE_S)
     node.agent.close()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tidegauge.agent.agent_state import AgentState
 from tidegauge.agent.job_settings import open_job_settings
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
-from tidegauge.agent.runner import AgentRunner, Reporter
+from tidegauge.agent.runner import AgentRunner, Reporter, quiet_period_s
 from tidegauge.cluster.ray_service.agent_place import AgentPlace
 from tidegauge.cluster.service_record import NodeSpec, StateFiles
 from tidegauge.core.views import NodeView
@@ -61,6 +61,7 @@ class AgentService:
             open_job_settings(settings),
             poll_period_s=settings.poll_period_s,
             report_period_s=settings.report_period_s,
+            quiet_poll_period_s=quiet_period_s(settings.poll_period_s),
             node_id=node_id,
             incarnation=uuid.uuid4().hex[:12],
             metrics_address=lambda: self.metrics_address,
@@ -71,7 +72,7 @@ class AgentService:
     def start(self) -> None:
         """Poll and serve, in threads. If the metrics port is taken, that of the agent before is used, or any."""
         self._metrics = self._bound()
-        self._agent.start_searching()
+        self._agent.start_searching(on_found=self._runner.poll_soon)
         self._runner.start()
         if self._metrics is not None:
             self._has_polled.wait(FIRST_POLL_S)

@@ -41,13 +41,17 @@ SLOW_TIMERS = {
     "RAY_kill_idle_workers_interval_ms": "2000",
     "RAY_local_fs_monitor_interval_ms": "10000",
     "RAY_object_manager_timer_freq_ms": "1000",
+    "RAY_object_manager_rpc_threads_num": "1",
+    # The head asks each raylet for its waiting tasks, for Ray's autoscaler.
+    "RAY_gcs_pull_resource_loads_period_milliseconds": "60000",
+    "RAY_raylet_death_check_interval_milliseconds": "5000",
     "RAY_core_worker_internal_heartbeat_ms": "10000",
     "RAY_report_worker_backlog_interval_ms": "10000",
     "RAY_io_context_monitor_probe_interval_ms": "10000",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_start_python_gc_manager_thread": "0",
 }
-"""A raylet at 0.3 % of a core instead of 0.7 %: nothing here is ever in a hurry."""
+"""A raylet at 0.2 % of a core instead of 0.7 %: nothing here is ever in a hurry."""
 
 SURVIVE = {
     # Ray marks its workers as the kernel's first victims, and kills them itself at 95 % of the host's memory: a rank

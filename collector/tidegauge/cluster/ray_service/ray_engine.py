@@ -11,6 +11,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +239,8 @@ class RayReporter:
     def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
         self._coordinator: Any = None
-        self._under_way: Any = None
+        self._under_way: Future[Any] | None = None
+        self._on_reply: Callable[[], None] = lambda: None
         self._sent_s = 0.0
         self._reply: ReportReply | None = None
         """Not heard yet."""
@@ -251,8 +253,9 @@ class RayReporter:
                 return False
             if self._coordinator is None:
                 self._coordinator = ray.get_actor(COORDINATOR, namespace=NAMESPACE)
-            self._under_way = self._coordinator.report.remote(summary.node_id, encode(summary))
+            self._under_way = self._coordinator.report.remote(summary.node_id, encode(summary)).future()
             self._sent_s = self._monotonic_s()
+            self._under_way.add_done_callback(lambda _: self._on_reply())
         except (ray.exceptions.RayError, ValueError) as error:
             raise self._lost(error) from error
         return True
@@ -265,6 +268,9 @@ class RayReporter:
             raise self._lost(error) from error
         reply, self._reply = self._reply, None
         return reply
+
+    def listen(self, on_reply: Callable[[], None]) -> None:
+        self._on_reply = on_reply
 
     def _lost(self, error: Exception) -> EngineError:
         # The handle of an actor that died for good never works again; a fresh one costs one look-up.
@@ -284,10 +290,9 @@ class RayReporter:
         """Whether the call before is still unanswered; raises what it raised."""
         if self._under_way is None:
             return False
-        answered, _ = ray.wait([self._under_way], timeout=0)
-        if answered:
-            ref, self._under_way = self._under_way, None
-            self._take(ray.get(ref))
+        if self._under_way.done():
+            answered, self._under_way = self._under_way, None
+            self._take(answered.result())
             return False
         if self._monotonic_s() - self._sent_s > CALL_TIMEOUT_S:
             self._under_way = self._coordinator = None

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tidegauge.cluster.ray_service.agent_place import AgentKind, AgentPlace
@@ -33,6 +33,9 @@ class NotLinked:
 
     def hear(self) -> ReportReply | None:
         return None
+
+    def listen(self, on_reply: Callable[[], None]) -> None:
+        """There is none."""
 
 
 def main(argv: Sequence[str]) -> int:
