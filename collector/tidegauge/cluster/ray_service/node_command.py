@@ -44,7 +44,6 @@ SLOW_TIMERS = {
     "RAY_object_manager_rpc_threads_num": "1",
     # The head asks each raylet for its waiting tasks, for Ray's autoscaler.
     "RAY_gcs_pull_resource_loads_period_milliseconds": "60000",
-    "RAY_raylet_death_check_interval_milliseconds": "5000",
     "RAY_core_worker_internal_heartbeat_ms": "10000",
     "RAY_report_worker_backlog_interval_ms": "10000",
     "RAY_io_context_monitor_probe_interval_ms": "10000",
