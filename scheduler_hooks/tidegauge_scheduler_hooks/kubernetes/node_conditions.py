@@ -120,8 +120,8 @@ class NodeConditions:
 
     @property
     def problem(self) -> str | None:
-        """Never: what is known stays known, and this is a view of it."""
-        return None
+        """Why the last look could not write all conditions."""
+        return None if self._why is None else f"{UNHELD_CONDITION} is not written: {self._why}"
 
     def tick(self) -> None:
         """Look every few seconds at what is to be written; returns at once."""

@@ -9,6 +9,7 @@ import pytest
 
 from still_service import StillLoop
 from store_contract import closed, opened
+from tidegauge.cli.policy.status import in_one_line, is_well, lines
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.incident_loops.action_loop import DAY_S, ActionLoop, Opened, open_actions
 from tidegauge.cluster.service_record import StateFiles
@@ -49,14 +50,17 @@ def test_a_clock_that_was_behind_deletes_nothing_either(store: Store) -> None:
     assert turned(store, loop_s=NOW_S, ages_s=NOW_S + YEAR_S) == [1]
 
 
+@dataclass
+class Recorder:
+    problem: str | None
+    ticks: int = 0
+
+    def tick(self) -> None:
+        self.ticks += 1
+
+
 def test_records_that_cannot_be_written_are_a_problem_of_the_status(store: Store) -> None:
-    @dataclass
-    class Recorder:
-        problem: str | None = "the database is read-only"
-
-        def tick(self) -> None: ...
-
-    recorder = Recorder()
+    recorder = Recorder("the database is read-only")
     action_loop = ActionLoop(
         lambda: Opened(store, StillLoop(), lambda: NOW_S, recorders=(recorder,)), keep_incidents_s=30 * DAY_S
     )
@@ -64,6 +68,24 @@ def test_records_that_cannot_be_written_are_a_problem_of_the_status(store: Store
     assert action_loop.status().records_problem == "the database is read-only"
     recorder.problem = None
     assert action_loop.status().records_problem is None
+
+
+def test_what_cannot_be_shown_in_a_scheduler_is_a_problem_of_that_scheduler_and_not_of_the_records(
+    store: Store,
+) -> None:
+    view = Recorder("GpuMemoryUnheld is not written: may not patch nodes/status")
+    action_loop = ActionLoop(
+        lambda: Opened(store, StillLoop(), lambda: NOW_S, views={"kubernetes nodes": view}), keep_incidents_s=30 * DAY_S
+    )
+    action_loop.turn()
+    assert view.ticks == 1
+    status = action_loop.status()
+    assert (status.records_problem, status.scheduler_problems) == (None, {"kubernetes nodes": view.problem})
+    assert not is_well(status)
+    assert "PROBLEMS, see `tidegauge policy status`" in in_one_line(status)
+    assert ("kubernetes nodes", f"PROBLEM: {view.problem}") in lines(status)
+    view.problem = None
+    assert action_loop.status().scheduler_problems == {}
 
 
 def test_the_time_that_passed_is_kept_with_the_state(tmp_path: Path) -> None:

@@ -201,11 +201,14 @@ def test_missing_right_is_said_once_and_tried_again(site: Site, caplog: pytest.L
     caplog.set_level(logging.INFO)
     for _ in range(2):
         site.kube.fail_next(ForbiddenError("may not patch nodes/status"), verb="patch", kind="Node")
-    site.pass_s(REFUSED_FOR_S + 2 * LOOK_EVERY_S)
+    site.pass_s(LOOK_EVERY_S)
+    assert site.component.problem == "GpuMemoryUnheld is not written: may not patch nodes/status"
+    site.pass_s(REFUSED_FOR_S + LOOK_EVERY_S)
     assert site.writes() == 2
     assert len([one for one in caplog.records if "conditions of nodes are not written" in one.getMessage()]) == 1
     site.pass_s(REFUSED_FOR_S)
     assert site.says()["status"] == "False"
+    assert site.component.problem is None
 
 
 def test_what_was_due_while_it_could_not_be_written_outlasts_a_new_agent(site: Site) -> None:

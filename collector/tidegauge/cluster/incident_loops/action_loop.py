@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Protocol
 
@@ -78,6 +78,9 @@ class Opened:
     ages_s: Callable[[], float] | None = None
     """What incidents become old by, besides ``now_s``: that begins at the host's clock, which may be wrong."""
     recorders: tuple[RecordWriter, ...] = ()
+    views: Mapping[str, RecordWriter] = field(default_factory=dict)
+    """What is shown in a scheduler, by a name for people: a problem of theirs is that scheduler's, and loses no
+    record."""
 
 
 class ActionLoop:
@@ -106,10 +109,12 @@ class ActionLoop:
     def status(self) -> LoopStatus:
         """The status of the loop; until the database is open, the reason why it is not."""
         if self._opened is not None:
+            status = self._opened.loop.status()
             problems = (recorder.problem for recorder in self._opened.recorders)
+            not_shown = {name: view.problem for name, view in self._opened.views.items() if view.problem is not None}
             return replace(
-                self._opened.loop.status(), records_problem=next(filter(None, problems), None),
-                telling=self.telling.read(),
+                status, records_problem=next(filter(None, problems), None),
+                scheduler_problems={**status.scheduler_problems, **not_shown}, telling=self.telling.read(),
             )  # fmt: skip
         problem = self._problem or "not opened yet"
         return LoopStatus(mode="observe", policy_file=None, store_problem=problem, telling=self.telling.read())
@@ -146,7 +151,8 @@ class ActionLoop:
         except Exception:
             # The loop is what looks after actions under way: it must outlive a defect in one turn.
             log.exception("a pass over incidents and actions failed; continuing")
-        for recorder in () if self._opened is None else self._opened.recorders:
+        writers = () if self._opened is None else (*self._opened.recorders, *self._opened.views.values())
+        for recorder in writers:
             self._record(recorder)
 
     def _record(self, recorder: RecordWriter) -> None:
@@ -193,7 +199,7 @@ def open_actions(
             monotonic_s=time.monotonic,
         )  # fmt: skip
         earlier = EarlierRunsLookup(coordinator.jobs, store.jobs, coordinator.know_earlier_runs, now_s=now_s)
-        return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s, (jobs, incidents, earlier, *views))
+        return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s, (jobs, incidents, earlier), views)
     except BaseException:
         store.close()  # this is tried again every second
         raise
@@ -201,7 +207,7 @@ def open_actions(
 
 def _loop_over(
     store: Store, settings: Settings, coordinator: Coordinator, files: StateFiles, tell: Tell | None
-) -> tuple[Loop, JobEnds, EndRemarks, Sequence[RecordWriter], Callable[[], float]]:
+) -> tuple[Loop, JobEnds, EndRemarks, Mapping[str, RecordWriter], Callable[[], float]]:
     from tidegauge_scheduler_hooks.closed_loop import ClosedLoop, workers_for
     from tidegauge_scheduler_hooks.end_remarks import EndRemarks
     from tidegauge_scheduler_hooks.job_ends import JobEnds
@@ -235,7 +241,9 @@ def _loop_over(
         submit=workers.submit, now_s=clock.now_s, monotonic_s=time.monotonic,
     )  # fmt: skip
     conditions = open_node_conditions(settings, coordinator, submit=workers.submit)
-    views: list[RecordWriter] = [shown] if conditions is None else [shown, conditions]
+    views: dict[str, RecordWriter] = {"shown incidents": shown}
+    if conditions is not None:
+        views["kubernetes nodes"] = conditions
     return loop, ends, remarks, views, clock.now_s
 
 
