@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import encodings.idna  # noqa: F401 - as tidegauge.agent.nvml
+import errno
 import os
 import pickle
 import shutil
@@ -12,9 +14,17 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NoReturn, TypeVar
+
+import grpc  # noqa: F401 - as tidegauge.agent.nvml
+
+import tidegauge.agent.nvml  # noqa: F401 - not later: the interpreter may lie where the agent's user cannot look
+from tidegauge.agent.opening.remote import OpenerAwayError, OpenerConnection, RemoteFolder, RemoteOpener
+from tidegauge.agent.opening.safe_files import DIRECTORY, UnsafeFileError
+from tidegauge.agent.opening.wire import Kind, OpenerRequest
 
 ROOT = Path(__file__).parents[3]
 SERVICE = 4300
@@ -22,6 +32,19 @@ SERVICE = 4300
 WITHIN_S = 120.0
 PR_SET_DUMPABLE = 4
 
+FUSE = Path(__file__).parents[1] / "silent_fuse.py"
+REFUSED = "refused"
+"""By the opener's rules: EINVAL."""
+UUID = "00000000-1111-2222-3333-444444444444"
+KUBELET = f"""
+import sys
+from pathlib import Path
+from kube_standins.devices import Holding
+from kube_standins.pod_resources import serve_pod_resources
+serve_pod_resources(Path(sys.argv[1]), lambda: [Holding("team-a", "llm-0", "train", ("GPU-{UUID}",))])
+print("serves", flush=True)
+sys.stdin.read()
+"""
 Result = TypeVar("Result")
 
 
@@ -116,3 +139,41 @@ def _work_in_child(uid: int, work: Callable[[], object], write: int) -> NoReturn
     with os.fdopen(write, "wb") as pipe:
         pickle.dump(said, pipe)
     os._exit(0)
+
+
+def held(opener: RemoteOpener, folder: Path) -> RemoteFolder:
+    run_dir = os.open(folder.parent, DIRECTORY)
+    try:
+        return opener.host_folder(run_dir, folder.parent, int(folder.name))
+    finally:
+        os.close(run_dir)
+
+
+def outcome(opener: RunningOpener, request: OpenerRequest, *, after: OpenerRequest | None = None) -> str:
+    """What a request gets on a connection of its own: ``got`` a descriptor, ``done``, or why not."""
+    with closing(OpenerConnection(opener.socket)) as connection:
+        if after is not None:
+            connection.ask(after)
+        try:
+            _, descriptor = connection.ask(request)
+        except UnsafeFileError as error:
+            return error.reason
+        except OSError as error:
+            return REFUSED if error.errno == errno.EINVAL else type(error).__name__
+        return "got" if descriptor is not None else "done"
+
+
+def gets_an_answer(opener: RunningOpener) -> bool:
+    try:
+        OpenerConnection(opener.socket).ask(OpenerRequest(Kind.RUN_DIRS))
+    except OpenerAwayError:
+        return False
+    return True
+
+
+@contextmanager
+def in_thread(work: Callable[[], object]) -> Iterator[Callable[[], object]]:
+    """``work`` beside the block; at its end, what gives its result."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
+        yield future.result
