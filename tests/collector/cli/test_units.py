@@ -81,5 +81,14 @@ def test_the_head_is_not_root_and_has_no_capability() -> None:
 
 def test_the_run_directory_is_as_probes_and_prolog_expect_it() -> None:
     lines = (SYSTEMD / "tidegauge.tmpfiles.conf").read_text().splitlines()
-    made = {line.split()[1]: line.split()[2] for line in lines if not line.startswith("#")}
+    made = {line.split()[1]: line.split()[2] for line in lines if line.startswith("d ")}
     assert made == {"/run/tidegauge": "1777", "/run/tidegauge/slurm": "0755", "/run/tidegauge/jobs": "0755"}
+
+
+def test_the_agents_processes_count_the_processors_that_tmpfiles_says_and_start_without_its_file() -> None:
+    (bound,) = directives(SYSTEMD / "tidegauge-agent.service")["BindReadOnlyPaths"]
+    source, _, target = bound.partition(":")
+    assert target == "/sys/devices/system/cpu/possible", "sysconf(3) reads it for _SC_NPROCESSORS_CONF"
+    assert source.startswith("-"), "a missing file is no error"
+    lines = (SYSTEMD / "tidegauge.tmpfiles.conf").read_text().splitlines()
+    assert f"f {source[1:]} 0444 root root - 0-1" in lines

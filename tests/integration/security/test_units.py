@@ -6,6 +6,7 @@ There is no systemd as first process here, so its filter of system calls is buil
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ UNITS = {
     "opener": ROOT / "deploy/systemd/tidegauge-opener.service",
     "head": ROOT / "deploy/systemd/tidegauge-head.service",
 }
+TMPFILES = ROOT / "deploy/systemd/tidegauge.tmpfiles.conf"
 SECCOMP_EXEC = Path(__file__).with_name("seccomp_exec.py")
 MAX_EXPOSURE = {"agent": 1.9, "opener": 1.5, "head": 1.9}
 """What docs/security.md says; 10 is a service without any of it. Counted by systemd 252; others differ a little."""
@@ -53,6 +55,25 @@ def test_a_unit_is_no_more_exposed_than_the_page_says(unit: str) -> None:
     assert float(found[1]) <= MAX_EXPOSURE[unit]
     page = (ROOT / "docs/security.md").read_text()
     assert f"{MAX_EXPOSURE[unit]:g}" in page
+
+
+def test_grpc_counts_two_processors_on_a_host_with_many(tmp_path: Path) -> None:
+    """By `sysconf(_SC_NPROCESSORS_CONF)`, for which glibc reads the file that the agent's unit puts another in front
+    of."""
+    source, _, target = words("agent", "BindReadOnlyPaths")[0].lstrip("-").partition(":")
+    made = re.search(rf"^f {source} 0444 root root - (.*)$", TMPFILES.read_text(), re.MULTILINE)
+    assert made is not None
+    (tmp_path / "many").write_text("0-63\n")
+    (tmp_path / "two").write_text(made[1])
+    script = f'mount --bind many {target}; getconf _NPROCESSORS_CONF; mount --bind -o ro two {target}; exec "$@"'
+    count = 'import os; print(os.sysconf("SC_NPROCESSORS_CONF"), os.cpu_count())'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-ec", script, "sh", sys.executable, "-c", count],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        missing(f"a mount over {target}: {done.stderr}")
+    assert done.stdout.split() == ["64", "2", str(os.cpu_count())], "those that there are stay as they are"
 
 
 def test_unit_syscall_filter_allows_only_needed_calls() -> None:
