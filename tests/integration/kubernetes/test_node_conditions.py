@@ -1,5 +1,5 @@
-"""The condition ``GpuMemoryUnheld`` of a node, with the rights that the chart gives to the head: beside the kubelet's own,
-and taken away again as the documentation says."""
+"""The condition ``GpuMemoryUnheld`` of a node, with the rights that the chart gives to the head: beside the kubelet's
+own, and taken away again as the documentation says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from integration.kubernetes.chart_accounts import installed
-from integration.kubernetes.target import Connection, KubeTarget, eventually
+from integration.kubernetes.target import Answer, Connection, KubeTarget, eventually
 from sample_views import gpu_view
 from tidegauge.core.detector.unheld import UNHELD_FOR_S
 from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
@@ -98,14 +98,14 @@ def test_the_admin_takes_the_condition_away(site: Site, admin: Connection) -> No
     assert [one["type"] for one in admin.do("GET", site.path)["status"]["conditions"]] == ["Ready"]
 
 
-def test_the_head_may_say_nothing_else_of_a_node(
-    kube: KubeTarget, site: Site, namespace: str, tmp_path: Path
-) -> None:
+def test_the_head_may_say_nothing_else_of_a_node(kube: KubeTarget, site: Site, namespace: str, tmp_path: Path) -> None:
     with installed(kube, namespace, tmp_path, {"nodeConditions": {"enabled": True}}) as release:
         head = Connection(release.kubeconfig("head"))
     assert head.ask("PATCH", site.path, {"spec": {"unschedulable": False}}, content_type=STRATEGIC).code == 403
     ready = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
-    answer = eventually(  # a server takes a policy within moments
-        lambda: head.ask("PATCH", f"{site.path}/status", ready, content_type=STRATEGIC), lambda answer: answer.code != 200
-    )
+
+    def refusal() -> Answer:
+        return head.ask("PATCH", f"{site.path}/status", ready, content_type=STRATEGIC)
+
+    answer = eventually(refusal, lambda answer: answer.code != 200)  # a server takes a policy within moments
     assert "Tidegauge may change nothing of a node but its condition" in answer.body["message"]

@@ -59,7 +59,7 @@ class VolcanoSite(NotifiedSite):
         self._adopted.api.patch(PODS, self._adopted.name, pod["metadata"]["name"], patch, subresource="status")
 
     def _let_in(self) -> None:
-        """One phase a look, as the scheduler does: pkg/scheduler/actions/enqueue, pkg/scheduler/framework/session.go."""
+        """One phase a look, as the scheduler does (pkg/scheduler/actions/enqueue, pkg/scheduler/framework)."""
         for group in self._adopted.api.list(POD_GROUPS, self._adopted.name):
             before = (group.get("status") or {}).get("phase") or "Pending"
             after = {"Pending": "Inqueue", "Inqueue": "Running"}.get(before)
