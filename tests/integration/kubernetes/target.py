@@ -284,6 +284,12 @@ def eventually(
         time.sleep(0.05)  # between two looks; nothing is decided by it
 
 
+def delete_and_wait(connection: Connection, path: str) -> None:
+    """A definition keeps its name until all of its objects are gone."""
+    connection.do("DELETE", path)
+    eventually(lambda: connection.ask("GET", path).code, lambda code: code == 404)
+
+
 def for_namespace(namespace: str) -> Mapping[str, str]:
     """Labels of a cluster-wide object that is to go with a test's namespace."""
     return {_MADE_FOR: namespace}

@@ -8,7 +8,7 @@ from typing import Any
 import helm_python
 import pytest
 
-from integration.kubernetes.target import Connection, KubeTarget
+from integration.kubernetes.target import Connection, KubeTarget, delete_and_wait
 
 CHART = Path(__file__).parents[3] / "helm" / "tidegauge"
 VALUES = {"image": {"registry": "registry.example.org/team"}}
@@ -24,7 +24,7 @@ def helm(kube: KubeTarget, admin: Connection, namespace: str) -> Any:
     with helm_python.Config(kubeconfig_path=str(kube.kubeconfig), namespace=namespace) as config:
         yield config
     for name in definitions(admin) - before:  # Helm leaves them
-        admin.do("DELETE", f"{DEFINITIONS}/{name}")
+        delete_and_wait(admin, f"{DEFINITIONS}/{name}")
 
 
 def definitions(admin: Connection) -> set[str]:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from integration.chart.rendering import CHART
-from integration.kubernetes.target import Connection, KubeTarget, eventually, for_namespace
+from integration.kubernetes.target import Connection, KubeTarget, delete_and_wait, eventually, for_namespace
 from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
 from tidegauge_scheduler_hooks.kubernetes.client.watches import ClientWatches
 from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import StepCounts
@@ -38,7 +38,7 @@ def policies(admin: Connection, namespace: str) -> Iterator[str]:
     path = f"/apis/tidegauge.dev/v1alpha1/namespaces/{namespace}/memorypolicies"
     eventually(lambda: admin.ask("GET", path).code, lambda code: code == 200)
     yield path
-    admin.do("DELETE", f"{DEFINITIONS}/memorypolicies.tidegauge.dev")
+    delete_and_wait(admin, f"{DEFINITIONS}/memorypolicies.tidegauge.dev")
 
 
 def body(**spec: Any) -> dict[str, Any]:
