@@ -3,6 +3,7 @@ own, and taken away again as the documentation says."""
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections.abc import Iterator
@@ -102,9 +103,11 @@ def test_the_head_may_say_nothing_else_of_a_node(kube: KubeTarget, site: Site, n
     with installed(kube, namespace, tmp_path, {"nodeConditions": {"enabled": True}}) as release:
         head = Connection(release.kubeconfig("head"))
     assert head.ask("PATCH", site.path, {"spec": {"unschedulable": False}}, content_type=STRATEGIC).code == 403
-    ready = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    another = itertools.count()  # what changes nothing is allowed
 
     def refusal() -> Answer:
+        told = {"type": "Ready", "status": "False", "reason": f"R{next(another)}"}
+        ready = {"status": {"conditions": [told]}}
         return head.ask("PATCH", f"{site.path}/status", ready, content_type=STRATEGIC)
 
     answer = eventually(refusal, lambda answer: answer.code != 200)  # a server takes a policy within moments

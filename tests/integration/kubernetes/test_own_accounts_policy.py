@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -530,13 +531,14 @@ def _check_template_is_refused(kube: KubeTarget, namespace: str, account: Connec
     jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example.org/none:1"}]}}
     kube.admin.do("POST", jobs, {"metadata": {"name": "train"}, "spec": {"suspend": True, "template": template}})
-    patch: Any = {"spec": {"activeDeadlineSeconds": 5}}
+    another = itertools.count(5)  # what changes nothing is allowed
 
     def refusal() -> Answer:
+        patch = {"spec": {"activeDeadlineSeconds": next(another)}}
         return account.ask("PATCH", f"{jobs}/train", patch, content_type="application/merge-patch+json")
 
     answer = eventually(refusal, lambda answer: answer.code != 200)  # a server takes a policy within moments
     assert answer.body["reason"] in ("Forbidden", "Invalid")
     assert "Tidegauge may change nothing in the spec of jobs but whether it is suspended" in answer.body["message"]
-    patch = {"spec": {"suspend": False}, "metadata": {"annotations": {"tidegauge.dev/attempt": "1"}}}
+    patch: Any = {"spec": {"suspend": False}, "metadata": {"annotations": {"tidegauge.dev/attempt": "1"}}}
     account.do("PATCH", f"{jobs}/train", patch, content_type="application/merge-patch+json")
