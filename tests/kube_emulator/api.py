@@ -176,10 +176,14 @@ class Api:
 
     def _check_same(self, request: Request, old: Object, wanted: Mapping[str, Any]) -> None:
         metadata = old["metadata"]
-        if wanted.get("uid") not in (None, "", metadata["uid"]):
+        another = wanted.get("uid") not in (None, "", metadata["uid"])
+        if another and request.method == "PUT":
             raise precondition_failed(request.resource, request.name, "UID", wanted["uid"], metadata["uid"])
         if wanted.get("resourceVersion") not in (None, "", metadata["resourceVersion"]):
             raise conflict(request.resource, request.name, STALE)
+        if another:
+            cause = f'metadata.uid: Invalid value: "{wanted["uid"]}": field is immutable'
+            raise invalid(request.resource, request.name, [cause])
 
     def remove_if_free(self, resource: ResourceType, key: Key, stored: Object) -> None:
         """An object that is being deleted goes with its last finalizer."""

@@ -18,6 +18,9 @@ Object = dict[str, Any]
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """No vowels, so that no words come of it (``k8s.io/apimachinery/pkg/util/rand``)."""
 
+_LEFT_OUT_IF_EMPTY = ("annotations", "labels", "finalizers", "ownerReferences")
+"""Of metadata."""
+
 
 def schema_of(resource: ResourceType) -> Schema:
     if resource.schema is not None:
@@ -44,7 +47,11 @@ def decoded(request: Request, body: Any, old: Object | None, skipped_rules: set[
         value["metadata"]["namespace"] = request.namespace
     if reading.causes:
         raise invalid(resource, value["metadata"].get("name", ""), reading.causes)
-    value["metadata"].pop("managedFields", None)
+    metadata = value["metadata"]
+    metadata.pop("managedFields", None)
+    for name in _LEFT_OUT_IF_EMPTY:
+        if not metadata.get(name):
+            metadata.pop(name, None)
     return value
 
 

@@ -68,7 +68,8 @@ class ObjectNotFoundError(PermanentError):
 
 
 class ConflictError(TemporaryError):
-    """409: the object has changed (a stale resourceVersion), or is there already. Read again and decide."""
+    """409: the object has changed (a stale resourceVersion), or is there already; 422: it is another one (a patch with
+    a uid). Read again and decide."""
 
 
 class ForbiddenError(PermanentError):

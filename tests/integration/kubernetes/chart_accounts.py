@@ -60,9 +60,10 @@ class ChartRelease:
     def upgrade(self, values: Mapping[str, Any]) -> None:
         """Give the accounts the rights that they have with other values."""
         self.objects = json.loads(json.dumps(chart_objects(values)).replace(SYSTEM, self.namespace))
+        paths = _PATHS if self._kube.emulator is not None else {**_PATHS, **_ADMISSION}
         for thing in self.objects:
-            if thing["kind"] in _PATHS:
-                self._apply(thing)
+            if thing["kind"] in paths:
+                self._apply(thing, paths[thing["kind"]])
 
     def kubeconfig(self, component: str) -> Path:
         """With the account of the component."""
@@ -133,10 +134,10 @@ class ChartRelease:
     def _user(self, component: str) -> str:
         return f"system:serviceaccount:{self.namespace}:{RELEASE}-{component}"
 
-    def _apply(self, thing: Any) -> None:
+    def _apply(self, thing: Any, path: str) -> None:
         thing["metadata"]["labels"] |= for_namespace(self.namespace)
         namespace = thing["metadata"].get("namespace")
-        path = _PATHS[thing["kind"]].format(f"namespaces/{namespace}/" if namespace else "")
+        path = path.format(f"namespaces/{namespace}/" if namespace else "")
         admin = self._kube.admin
         if admin.ask("POST", path, thing).code == 409:
             name = thing["metadata"]["name"]
@@ -165,6 +166,11 @@ _PATHS = {
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/{}mutatingwebhookconfigurations",
 }
 """What a release needs so that its components may work."""
+_ADMISSION = {
+    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/{}validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/{}validatingadmissionpolicybindings",
+}
+"""What limits the accounts further; the emulator has ``AccountPolicy`` instead."""
 
 
 def _role(kind: str, namespace: str, name: str) -> str:

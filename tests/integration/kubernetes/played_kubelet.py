@@ -20,7 +20,7 @@ def play_kubelet(admin: Connection, pod: Any, *, node: str = "no-such-node") -> 
     elif phase == "Pending" and not pod["spec"].get("schedulingGates"):
         if not pod["spec"].get("nodeName"):  # a pod without a node would go without a trace when it is deleted
             answer = admin.ask("POST", f"{path}/{metadata['name']}/binding", binding(metadata["name"], node))
-            if answer.code == 404:
+            if answer.code in (404, 409):  # deleted meanwhile
                 return False
             assert answer.code == 201, answer
         status = {

@@ -32,6 +32,8 @@ _CLUSTER_WIDE = (
     "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
     "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 )
 
@@ -280,6 +282,12 @@ def eventually(
             return seen
         assert not is_last, f"still, after {within_s} s: {json.dumps(seen, default=str)[:2000]}"
         time.sleep(0.05)  # between two looks; nothing is decided by it
+
+
+def delete_and_wait(connection: Connection, path: str) -> None:
+    """A definition keeps its name until all of its objects are gone."""
+    connection.do("DELETE", path)
+    eventually(lambda: connection.ask("GET", path).code, lambda code: code == 404)
 
 
 def for_namespace(namespace: str) -> Mapping[str, str]:

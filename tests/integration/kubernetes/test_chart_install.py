@@ -8,19 +8,27 @@ from typing import Any
 import helm_python
 import pytest
 
-from integration.kubernetes.target import Connection, KubeTarget
+from integration.kubernetes.target import Connection, KubeTarget, delete_and_wait
 
 CHART = Path(__file__).parents[3] / "helm" / "tidegauge"
 VALUES = {"image": {"registry": "registry.example.org/team"}}
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 OURS = {"labelSelector": "app.kubernetes.io/instance=gauge"}
 
 
 @pytest.fixture
-def helm(kube: KubeTarget, namespace: str) -> Any:
+def helm(kube: KubeTarget, admin: Connection, namespace: str) -> Any:
     if kube.emulator is not None:
         pytest.skip("Helm wants an API server's whole discovery: TIDEGAUGE_TEST_KUBECONFIG names a real one")
+    before = definitions(admin)
     with helm_python.Config(kubeconfig_path=str(kube.kubeconfig), namespace=namespace) as config:
         yield config
+    for name in definitions(admin) - before:  # Helm leaves them
+        delete_and_wait(admin, f"{DEFINITIONS}/{name}")
+
+
+def definitions(admin: Connection) -> set[str]:
+    return {one["metadata"]["name"] for one in admin.do("GET", DEFINITIONS)["items"]}
 
 
 def secrets(admin: Connection, namespace: str) -> dict[str, Any]:

@@ -96,6 +96,18 @@ def test_a_stale_version_is_a_conflict_in_a_patch_and_in_a_put(kube_api: ClientA
     assert kube_api.get(JOBS, namespace, "train")["spec"]["suspend"] is True
 
 
+def test_another_object_of_the_name_is_a_conflict(kube_api: ClientApi, namespace: str) -> None:
+    kube_api.create(PODS, namespace, pod("rank-0"))
+    metadata = {"name": "rank-0", "namespace": namespace, "uid": "of-another-one"}
+    applied = {"apiVersion": "v1", "kind": "Pod", "metadata": {**metadata, "annotations": {"a": "1"}}}
+    with pytest.raises(ConflictError):
+        kube_api.patch(PODS, namespace, "rank-0", applied, how=Patch.APPLY)
+    marked = {"metadata": {"uid": "of-another-one"}, "status": {"conditions": [{"type": "x", "status": "True"}]}}
+    with pytest.raises(ConflictError):
+        kube_api.patch(PODS, namespace, "rank-0", marked, how=Patch.STRATEGIC, subresource="status")
+    assert "conditions" not in kube_api.get(PODS, namespace, "rank-0")["status"]
+
+
 def test_refusals_have_their_names(kube_api: ClientApi, namespace: str) -> None:
     kube_api.create(JOBS, namespace, job("train"))
     with pytest.raises(ConflictError, match="already exists"):

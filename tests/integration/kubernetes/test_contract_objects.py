@@ -184,9 +184,25 @@ def test_apply_to_an_object_by_its_uid_makes_none(admin: Connection, maps: str) 
     answer = admin.ask("PATCH", f"{maps}/a", body, content_type=APPLY, fieldManager="one")
     assert answer.refusal == (409, "Conflict")
     assert admin.ask("GET", f"{maps}/a").code == 404
-    admin.do("POST", maps, {"metadata": {"name": "a"}})
-    answer = admin.ask("PATCH", f"{maps}/a", body, content_type=APPLY, fieldManager="one")
-    assert answer.refusal == (409, "Conflict")
+
+
+def test_another_uid_is_invalid_in_a_patch_and_a_conflict_in_a_put(admin: Connection, maps: str) -> None:
+    made = admin.do("POST", maps, {"metadata": {"name": "a"}})
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "uid": "of-another-one"}}
+    applied = admin.ask("PATCH", f"{maps}/a", body, content_type=APPLY, fieldManager="one")
+    assert applied.refusal == admin.ask("PATCH", f"{maps}/a", body, content_type=MERGE).refusal == (422, "Invalid")
+    assert admin.ask("PUT", f"{maps}/a", body).refusal == (409, "Conflict")
+    old = {"metadata": {"uid": "of-another-one", "resourceVersion": str(int(made["metadata"]["resourceVersion"]) - 1)}}
+    assert admin.ask("PATCH", f"{maps}/a", old, content_type=MERGE).refusal == (409, "Conflict")
+
+
+def test_empty_parts_of_metadata_are_left_out(admin: Connection, maps: str) -> None:
+    some = {"annotations": {"a": "1"}, "labels": {"l": "1"}, "finalizers": ["example.org/x"]}
+    admin.do("POST", maps, {"metadata": {"name": "a", **some}})
+    none = {"annotations": {"a": None}, "labels": {"l": None}, "finalizers": []}
+    changed = admin.do("PATCH", f"{maps}/a", {"metadata": none}, content_type=MERGE)
+    made = admin.do("POST", maps, {"metadata": {"name": "b", "annotations": {}, "labels": {}, "finalizers": []}})
+    assert not some.keys() & {*changed["metadata"], *made["metadata"]}
 
 
 def test_apply_takes_back_what_its_manager_no_longer_wants(admin: Connection, maps: str) -> None:

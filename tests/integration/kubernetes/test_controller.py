@@ -27,7 +27,7 @@ from tidegauge_scheduler_hooks.kubernetes.intents import IncidentIntent, Requeue
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB
 from tidegauge_scheduler_hooks.kubernetes.patches import suspend_patch
 from tidegauge_scheduler_hooks.kubernetes.ports import FIELD_MANAGER
-from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -189,7 +189,7 @@ def test_what_its_owner_suspended_again_while_no_controller_ran_stays_suspended(
     assert "someone else has suspended it since then" in event["note"]
     job = bench.job()
     assert job["spec"]["suspend"] is True
-    assert REQUEUE not in job["metadata"]["annotations"]
+    assert REQUEUE not in annotations_of(job)
 
 
 def test_the_leader_is_killed_in_the_middle_and_another_finishes_it_once(bench: Bench) -> None:

@@ -7,7 +7,7 @@ import copy
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import celpy
 import helm_python
@@ -32,7 +32,7 @@ from tidegauge_scheduler_hooks.kubernetes.injection.plan import Injection, plan_
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import PROBE_USER, InjectionOptions, probe_container, volume
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB
 from tidegauge_scheduler_hooks.kubernetes.ports import Patch
-from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of
 
 CHART = Path(__file__).parents[3] / "helm" / "tidegauge"
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
@@ -349,6 +349,79 @@ def test_on_a_real_server_pods_come_out_as_from_the_webhook(admin: Connection, n
     alone = dry_run(admin, namespace, asking("alone", spec={**pod("p")["spec"], "securityContext": {"runAsUser": 0}}))
     assert [one["name"] for one in alone["spec"]["initContainers"]] == [INIT_CONTAINER]
     assert alone["spec"]["initContainers"][0]["securityContext"]["runAsUser"] == PROBE_USER
+
+
+REAL_PODS = [
+    *(one for one in PODS if one["metadata"]["name"]),  # of a generated name CEL cannot take the dash off
+    pod("empty-path", spec={"containers": [{"name": "main", "env": [{"name": "PYTHONPATH"}]}]}),
+    pod("long-path", annotations={IMAGE_PYTHONPATH: "/x" * 1100}),
+    pod("long-places", annotations={CHECKPOINT_PATH: "/c" * 1100, "tidegauge.dev/checkpoint-signal": "USR1"}),
+    *(pod(f"run-{next(iter(source)).lower()}", spec=with_volume_at("/run", source)) for source in WRITABLE_SOURCES),
+]
+
+
+def valid(given: Mapping[str, Any]) -> dict[str, Any]:
+    """With all that a server wants of a pod and the samples leave out."""
+    made: dict[str, Any] = copy.deepcopy(dict(given))
+    metadata, spec = made["metadata"], made["spec"]
+    metadata["labels"] = {**metadata.get("labels", {}), PROFILE_LABEL: ""}
+    if not metadata.get("name"):
+        metadata.pop("name", None)
+    for container in spec["containers"]:
+        container.setdefault("image", "example.org/main:1")
+        if container.get("resources", {}).get("claims"):
+            spec["resourceClaims"] = [{"name": "nic", "resourceClaimName": "nic"}]
+    sources = {
+        "configMap": {"name": "c"},
+        "image": {"reference": "example.org/data:1"},
+        "persistentVolumeClaim": {"claimName": "c"},
+        "csi": {"driver": "example.org"},
+        "hostPath": {"path": "/srv"},
+    }
+    for one in spec.get("volumes", ()):
+        for source, needed in sources.items():
+            if source in one:
+                one[source] = {**needed, **one[source]}
+    return made
+
+
+@pytest.mark.usefixtures("policies")
+def test_on_a_real_server_the_policy_acts_as_the_webhook_would(admin: Connection, namespace: str) -> None:
+    options, differing = InjectionOptions(PROBE_IMAGE, probe_resources=RESOURCES), {}
+    for given in map(valid, REAL_PODS):
+        outcome = plan_injection(given, namespace=namespace, namespace_metadata={}, options=options)
+        after = patched(given, outcome.operations, Patch.JSON) if isinstance(outcome, Injection) else given
+        made, expected = essence(dry_run(admin, namespace, given)), essence(after)
+        if made != expected:
+            differing[given["metadata"].get("name", "generated")] = (made, expected)
+    assert differing == {}
+
+
+@pytest.mark.usefixtures("policies")
+def test_on_a_real_server_a_pod_whose_run_cannot_be_written_is_left_alone(admin: Connection, namespace: str) -> None:
+    for source in READ_ONLY_SOURCES:
+        given = valid(pod("p", spec=with_volume_at("/run", source)))
+        assert not essence(dry_run(admin, namespace, given)).is_injected, source
+
+
+class Essence(NamedTuple):
+    """What of a pod is the injection's."""
+
+    is_injected: bool
+    told: Any
+    mounts: Any
+    probes: Any
+    """Their arguments."""
+
+
+def essence(of: Any) -> Essence:
+    containers = of["spec"]["containers"]
+    return Essence(
+        INJECTED in annotations_of(of),
+        [{one["name"]: one.get("value") or one.get("valueFrom") for one in each.get("env", ())} for each in containers],
+        [[one for one in each.get("volumeMounts", ()) if one["name"] == VOLUME] for each in containers],
+        [one["args"] for one in of["spec"].get("initContainers", ()) if one["name"] == INIT_CONTAINER],
+    )
 
 
 @pytest.mark.usefixtures("policies")

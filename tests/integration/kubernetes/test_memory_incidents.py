@@ -12,7 +12,7 @@ import yaml
 
 from integration.chart.rendering import CHART
 from integration.kubernetes.port_world import ApiWorld
-from integration.kubernetes.target import Connection, KubeTarget, eventually, for_namespace
+from integration.kubernetes.target import Connection, KubeTarget, delete_and_wait, eventually, for_namespace
 from scheduler_values import decision, incident
 from tidegauge.core.incidents import Closure, Incident, IncidentState
 from tidegauge.core.incidents.actions import DecisionRecord, DecisionStatus, Outcome
@@ -41,7 +41,7 @@ def objects(admin: Connection, namespace: str) -> Iterator[str]:
     path = f"/apis/tidegauge.dev/v1alpha1/namespaces/{namespace}/memoryincidents"
     eventually(lambda: admin.ask("GET", path).code, lambda code: code == 200)
     yield path
-    admin.do("DELETE", f"{DEFINITIONS}/memoryincidents.tidegauge.dev")
+    delete_and_wait(admin, f"{DEFINITIONS}/memoryincidents.tidegauge.dev")
 
 
 def of(job: JobView, **changes: Any) -> Incident:

@@ -10,13 +10,21 @@ import pytest
 import yaml
 
 from integration.chart.rendering import CHART
-from integration.kubernetes.target import Connection, KubeTarget, eventually, for_namespace
+from integration.kubernetes.target import Connection, KubeTarget, delete_and_wait, eventually, for_namespace
+from tidegauge.core.verdicts import Severity
 from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
 from tidegauge_scheduler_hooks.kubernetes.client.watches import ClientWatches
 from tidegauge_scheduler_hooks.kubernetes.controller.monitoring import StepCounts
 from tidegauge_scheduler_hooks.kubernetes.controller.policy_status import PolicyStatuses
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
-from tidegauge_scheduler_hooks.kubernetes.team_policies import MAX_AGE_S, NARROWED, SEVERITIES
+from tidegauge_scheduler_hooks.kubernetes.team_policies import (
+    MAX_AGE_S,
+    NARROWED,
+    SAYS_NOTHING,
+    SEVERITIES,
+    TeamPolicies,
+    TeamWord,
+)
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 RULES = [
@@ -38,7 +46,7 @@ def policies(admin: Connection, namespace: str) -> Iterator[str]:
     path = f"/apis/tidegauge.dev/v1alpha1/namespaces/{namespace}/memorypolicies"
     eventually(lambda: admin.ask("GET", path).code, lambda code: code == 200)
     yield path
-    admin.do("DELETE", f"{DEFINITIONS}/memorypolicies.tidegauge.dev")
+    delete_and_wait(admin, f"{DEFINITIONS}/memorypolicies.tidegauge.dev")
 
 
 def body(**spec: Any) -> dict[str, Any]:
@@ -96,3 +104,25 @@ def test_status_is_applied_by_the_rights_of_the_role(
     told = ": cap, requeue; growth at critical or above; after 30 min; workloads may be requeued"
     assert condition["message"].endswith(told)
     assert found["spec"] == {**said, "minAgeSeconds": 1800}
+
+
+def test_the_head_takes_the_strictest_thresholds_of_a_namespace(
+    policies: str, kube: KubeTarget, admin: Connection, namespace: str, tmp_path: Path
+) -> None:
+    watches = ClientWatches(open_api(kube.as_user(namespace, RULES[:1], folder=tmp_path)), namespaces=(namespace,))
+    try:
+        known = TeamPolicies(watches)
+
+        def said() -> TeamWord:
+            return known.by_namespace().get(namespace, SAYS_NOTHING)
+
+        admin.do("POST", policies, body(minSeverity="warning", minAgeSeconds=1800))
+        other = {**body(minSeverity="critical", minAgeSeconds=60), "metadata": {"name": "other"}}
+        admin.do("POST", policies, other)
+        word = eventually(said, lambda word: len(word.said_by) == 2)
+        assert (word.min_severity, word.min_age_s) == (Severity.CRITICAL, 1800)
+        admin.do("DELETE", f"{policies}/other")
+        word = eventually(said, lambda word: len(word.said_by) == 1)
+        assert (word.min_severity, word.min_age_s) == (Severity.WARNING, 1800)
+    finally:
+        watches.close()

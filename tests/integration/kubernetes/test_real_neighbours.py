@@ -16,6 +16,7 @@ from integration.kubernetes.adopted_namespace import OurProcesses
 from integration.kubernetes.kueue_site import open_site
 from integration.kubernetes.lws_site import open_lws_site
 from integration.kubernetes.target import KubeTarget
+from integration.kubernetes.volcano_site import open_volcano_site
 from scheduler_hooks.kubernetes.notified_contract import VOLCANO, NotifiedContract, NotifiedSite
 from scheduler_hooks.kubernetes.restart_contract import RestartContract, RestartSite
 
@@ -48,15 +49,15 @@ class TestRestartsBesideTheNeighboursThemselves(RestartContract):
 
 
 class TestWatchedBesideTheNeighboursThemselves(NotifiedContract):
-    """Volcano's have never run here: there is no binary of them."""
-
     @pytest.fixture
     def open_site(self, kube: KubeTarget, ours: OurProcesses) -> Iterator[Callable[[str], NotifiedSite]]:
         with ExitStack() as stack:
 
             def opened(kind: str) -> NotifiedSite:
-                if kind.split()[0] not in THERE or kind == VOLCANO:
+                if kind.split()[0] not in THERE:
                     pytest.skip(f"{NEIGHBOURS} does not name {kind}")
+                if kind == VOLCANO:
+                    return stack.enter_context(open_volcano_site(kube, ours))
                 return stack.enter_context(open_lws_site(kube, ours, kind))
 
             yield opened

@@ -58,6 +58,19 @@ def test_every_answer_is_raised_as_what_it_means(
     assert "jobs.batch train in namespace research" in str(error)
 
 
+def test_a_patch_that_found_another_object_is_a_conflict() -> None:
+    cause = {
+        "reason": "FieldValueInvalid",
+        "message": 'Invalid value: "a": field is immutable',
+        "field": "metadata.uid",
+    }
+    said = 'Pod "rank-0" is invalid: metadata.uid: Invalid value: "a": field is immutable'
+    body = json.loads(status(422, "Invalid", said)) | {"details": {"name": "rank-0", "causes": [cause]}}
+    error = refusal(ApiCall("patch", PODS, "r", "rank-0", "status"), 422, json.dumps(body).encode())
+    assert type(error) is ConflictError
+    assert "field is immutable" in str(error)
+
+
 def test_a_right_that_is_missing_is_named_as_a_role_spells_it() -> None:
     said = 'jobs.batch "train" is forbidden: User "system:serviceaccount:tidegauge:head" cannot patch resource "jobs" in API group "batch" in the namespace "research"'  # noqa: E501
     error = refusal(PATCH, 403, status(403, "Forbidden", said, name="train"))

@@ -1,5 +1,6 @@
 """Volcano's controller of Jobs (``batch.volcano.sh``), as it makes and kills pods: transcribed from volcano-sh/volcano
-v1.15.1, each step with its file below pkg/controllers/job. No binary of it could be had to hold it against.
+v1.15.1, each step with its file below pkg/controllers/job, and held against what that controller itself wrote on pods
+before and after a restart (2026-12-01).
 
 What counts here: what it writes on pods, and what it counts when it starts all or some of them again. Left out: queues,
 partitions, dependencies, volumes, ``minSuccess``, timeouts of policies, the actions Complete and Terminate, Services,
@@ -35,6 +36,8 @@ def volcano_job(name: str, *, workers: int = 2, **spec: Any) -> dict[str, Any]:
         for task, replicas in (("master", 1), ("worker", workers))
     ]
     return {
+        "apiVersion": VOLCANO_JOBS.api_version,
+        "kind": VOLCANO_JOBS.kind,
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {
             "schedulerName": "volcano",

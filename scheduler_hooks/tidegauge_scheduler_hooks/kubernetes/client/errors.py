@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -75,6 +75,8 @@ def refusal(ask: ApiCall, status: int, body: bytes, *, retry_after_s: float | No
         )
     if status == HTTPStatus.FORBIDDEN:
         return _forbidden(ask, words)
+    if status == HTTPStatus.UNPROCESSABLE_ENTITY and "metadata.uid" in _fields(said):
+        return ConflictError(f"{ask}: another object has the name by now: {words}")
     if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
         return InvalidError(f"{ask}: rejected by the API server: {words}")
     if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.CONFLICT):  # a quota that many changed at once
@@ -124,6 +126,13 @@ def _status(body: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return said if isinstance(said, dict) and said.get("kind") == "Status" else {}
+
+
+def _fields(said: Mapping[str, Any]) -> Sequence[object]:
+    """Those of the object that are refused."""
+    details = said.get("details")
+    causes = details.get("causes") if isinstance(details, Mapping) else None
+    return [one.get("field") for one in causes or () if isinstance(one, Mapping)]
 
 
 def _words(said: Mapping[str, Any], status: int, body: bytes) -> str:
