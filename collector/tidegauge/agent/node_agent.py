@@ -256,7 +256,7 @@ class NodeAgent:
 
     def search_now(self) -> None:
         """Let the search thread look, unless it has only just done so: the poll is over, and the processor's caches are
-        warm. Without this call it looks later."""
+        warm. Without this call it looks a little later."""
         self._search.look_soon()
 
     def view(self) -> NodeView:

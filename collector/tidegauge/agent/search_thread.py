@@ -30,8 +30,9 @@ STALE_AFTER_S = 10.0
 """A look that takes longer counts as failing: what is new is not seen meanwhile."""
 EARLIEST = 0.9
 """Of the time between two looks: calls of ``look_soon`` come a little early, too."""
-MAX_WAIT_S = 5.0
-"""Beyond that time, where nobody calls it: polls hang, and the search goes on without them."""
+MAX_WAIT_S = 0.1
+"""Beyond that time for a call of ``look_soon``. Then the search looks all the same: a quiet node is polled more rarely,
+and a rank that runs out of memory in its second second has to be seen while it lives."""
 CLOSE_WAITS_S = 5.0
 MAX_FIRST_LOOKS = 8
 """One look opens a few hundred rings, and of each tenant some eighty."""
@@ -86,7 +87,7 @@ class NodeSearch:
         return self._thread is not None
 
     def start(self, every_s: float, *, on_found: Callable[[], None] = lambda: None) -> None:
-        """Look at each call of ``look_soon`` until ``close``, but not twice within ``every_s``. ``on_found`` is called
+        """Look every ``every_s`` until ``close``, at a call of ``look_soon`` where there is one. ``on_found`` is called
         in the thread after rings were found. Returns when the ranks that there are have been found, or after
         ``FIRST_LOOKS_S``."""
         self._on_found = on_found

@@ -149,8 +149,7 @@ def test_the_search_looks_when_it_is_asked_and_says_when_it_found_a_ring(tmp_pat
     node.agent.close()
 
 
-def test_the_search_goes_on_though_polls_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegauge.agent.search_thread.MAX_WAIT_S", 0.01)
+def test_the_search_goes_on_once_a_second_though_polls_hang_or_come_more_rarely(tmp_path: Path) -> None:
     node = FakeNode(tmp_path / "run")
     found = threading.Event()
     node.agent.start_searching(on_found=found.set)
