@@ -15,7 +15,7 @@ usage: install.sh --role ROLE [option...]
 
   --role head           the coordinator; needs --node-address the first time
   --role node           the agent of a compute node, prolog and epilog, the option --memory-profile; needs --head the
-                        first time
+                        first time, unless the host is the head as well
   --role submit         the option --memory-profile, for login nodes
                         (--role may be repeated)
 
@@ -137,31 +137,71 @@ plan_unit() { # NAME
     plan "$systemd/$1" 0644 < <(sed "s|/opt/tidegauge/|$prefix/|" "$here/../systemd/$1")
 }
 
-plan_head() {
-    plan /etc/tidegauge/config.yaml 0644 keep < <(settings)
-    plan_variable /etc/tidegauge/head.env NODE_ADDRESS "$node_address" --node-address
-    plan_unit tidegauge-head.service
-    plan /etc/sysusers.d/tidegauge.conf 0644 <"$here/../systemd/tidegauge.sysusers.conf"
-    to_do+=("systemd-sysusers tidegauge.conf && systemctl daemon-reload && systemctl enable --now tidegauge-head")
+is_installed() { # UNIT
+    [ -e "$root$systemd/$1" ]
 }
 
-plan_node() {
-    has_role head || plan /etc/tidegauge/config.yaml 0644 keep < <(settings)
+# The other role's unit, which is not to be removed.
+stays_what_needs_them() {
+    { ! has_role head && is_installed tidegauge-head.service; } || { ! has_role node && is_installed tidegauge-opener.service; }
+}
+
+# What head and nodes have in common.
+plan_service() {
+    local path
+    plan /etc/tidegauge/config.yaml 0644 keep < <(settings)
+    ! { [ "$uninstall" = yes ] && stays_what_needs_them; } || return 0
+    plan /etc/sysusers.d/tidegauge.conf 0644 <"$here/../systemd/tidegauge.sysusers.conf"
+    plan /etc/tmpfiles.d/tidegauge.conf 0644 <"$here/../systemd/tidegauge.tmpfiles.conf"
+    for path in "$prefix" "$(readlink -m -- "$prefix/bin/python")"; do
+        case $path in
+            /home/* | /root/* | /run/user/* | /tmp/* | /var/tmp/*)
+                to_do+=("make the environment with another Python or elsewhere: units cannot see $path (ProtectHome=, PrivateTmp=)") ;;
+        esac
+    done
+    to_do+=("systemd-sysusers tidegauge.conf && systemd-tmpfiles --create tidegauge.conf && systemctl daemon-reload")
+}
+
+plan_head() {
+    plan_variable /etc/tidegauge/head.env NODE_ADDRESS "$node_address" --node-address
+    plan_unit tidegauge-head.service
+    has_role node || to_do+=("systemctl enable --now tidegauge-head")
+}
+
+# The head's own agent watches its host, with the opener; a second service would find its ports taken.
+plan_head_on_node() {
+    plan "$systemd/tidegauge-head.service.d/node.conf" 0644 <"$here/../systemd/tidegauge-head.node.conf"
+}
+
+plan_agent() {
     plan_variable /etc/tidegauge/agent.env HEAD "$head" --head
     plan_unit tidegauge-agent.service
-    plan_unit tidegauge-opener.service
-    has_role head || plan /etc/sysusers.d/tidegauge.conf 0644 <"$here/../systemd/tidegauge.sysusers.conf"
-    plan /etc/tmpfiles.d/tidegauge.conf 0644 <"$here/../systemd/tidegauge.tmpfiles.conf"
-    for script in prolog.sh epilog.sh; do plan "$lib/$script" 0755 <"$here/$script"; done
     if [ -n "$token_file" ]; then
         [ -r "$token_file" ] || die 3 "--token-file $token_file cannot be read"
         plan /etc/tidegauge/token 0600 keep <"$token_file"
     elif [ ! -e "$root/etc/tidegauge/token" ]; then
         to_do+=("copy the head's /var/lib/tidegauge/token to /etc/tidegauge/token here (mode 0600)")
     fi
+}
+
+plan_node() {
+    local service=tidegauge-agent
+    if [ "$uninstall" = yes ]; then
+        plan_agent
+        plan_head_on_node
+    elif has_role head; then
+        plan_head_on_node
+        service=tidegauge-head
+        ! is_installed tidegauge-agent.service || to_do+=("systemctl disable --now tidegauge-agent")
+    elif is_installed tidegauge-head.service; then
+        die 2 "this host is the head, whose service has an agent of its own: use --role head --role node"
+    else
+        plan_agent
+    fi
+    plan_unit tidegauge-opener.service
+    for script in prolog.sh epilog.sh; do plan "$lib/$script" 0755 <"$here/$script"; done
     to_do+=(
-        "systemd-sysusers tidegauge.conf && systemd-tmpfiles --create tidegauge.conf && systemctl daemon-reload"
-        "systemctl enable --now tidegauge-opener tidegauge-agent"
+        "systemctl enable --now tidegauge-opener $service"
         "in slurm.conf (if it has a Prolog and an Epilog already, have them call these):"
         "    Prolog=$lib/prolog.sh"
         "    Epilog=$lib/epilog.sh"
@@ -238,6 +278,7 @@ confirmed() {
 if [ "$uninstall" = yes ] && has_role node && grep -qs "^[^#]*$lib/" "$root$slurm_conf_dir/slurm.conf"; then
     die 3 "slurm.conf still names scripts in $lib: remove them from Prolog and Epilog, run \`scontrol reconfigure\`, then try again"
 fi
+if has_role head || has_role node; then plan_service; fi
 ! has_role head || plan_head
 ! has_role node || plan_node
 if [ "$spank" = yes ] && { has_role node || has_role submit; }; then plan_spank; fi

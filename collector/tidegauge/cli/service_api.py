@@ -6,8 +6,9 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegauge.cli.arguments import CONNECTION, add_json, group
@@ -43,6 +44,8 @@ UNAVAILABLE, FORBIDDEN, NO_SUCH_PAGE = 503, 403, 404
 """HTTP status codes: temporarily unavailable, not for this user to see, and none of its pages, or of its jobs."""
 API_TOKEN = "TIDEGAUGE_API_TOKEN"
 """Environment variable with the API token, where the setting ``api_token_file`` names no file."""
+AGENT_UNIT_STATE_DIR = Path("/var/lib/tidegauge-agent")
+"""Of tidegauge-agent.service. Root's own default is another folder, the head's."""
 NOT_RUNNING = (
     "no service of yours is running here. Use your cluster's with --api http://HEAD:9495, or start one with "
     "`tidegauge up`"
@@ -58,13 +61,24 @@ def add_api_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def local_service(args: argparse.Namespace) -> tuple[StateFiles, ServiceRecord | None]:
-    """The files of this node's service, and its record if it runs. Raises ``CommandError``."""
+    """The files of this node's service, and its record if it runs. Where nobody says in which state directory, the
+    agent's unit counts as well. Raises ``CommandError``."""
+    settings = load_settings(args)
+    folders = [settings.state_dir.resolve()]
+    if "state_dir" not in settings.model_fields_set and os.access(AGENT_UNIT_STATE_DIR, os.R_OK | os.X_OK):
+        folders.append(AGENT_UNIT_STATE_DIR)
+    return first_running(folders)
+
+
+def first_running(folders: Sequence[Path]) -> tuple[StateFiles, ServiceRecord | None]:
+    """The first of these state directories whose service runs, else the first of all. Raises ``CommandError``."""
     from tidegauge.cluster.ray_service.service_control import running_record
     from tidegauge.cluster.service_record import RecordError, StateFiles
 
-    files = StateFiles(load_settings(args).state_dir.resolve())
+    all_files = [StateFiles(folder) for folder in folders]
     try:
-        return files, running_record(files)
+        found = ((files, record) for files in all_files if (record := running_record(files)) is not None)
+        return next(found, (all_files[0], None))
     except RecordError as error:
         raise CommandError(f"cannot determine the service's status: {error}") from error
 

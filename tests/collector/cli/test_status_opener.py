@@ -18,6 +18,7 @@ from tidegauge.agent.opening import remote
 from tidegauge.agent.opening.wire import Kind, OpenerRequest, encode_request
 from tidegauge.cli.main import main
 from tidegauge.cli.service import opener as opener_words
+from tidegauge.cli.service_api import first_running
 from tidegauge.cluster.service_record import (
     NodeSpec,
     ServiceRecord,
@@ -71,6 +72,12 @@ def node(tmp_path: Path) -> Iterator[Node]:
     one = Node(tmp_path)
     yield one
     one.close()
+
+
+def test_status_finds_the_agents_unit_where_nothing_runs_in_its_own_directory(node: Node, tmp_path: Path) -> None:
+    files, record = first_running([tmp_path / "nothing", node.files.root])
+    assert (files.root, record is not None and not record.spec.is_head) == (node.files.root, True)
+    assert first_running([tmp_path / "nothing"])[1] is None
 
 
 def status(node: Node, *arguments: str) -> int:

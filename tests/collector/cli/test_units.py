@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidegauge.cli.main import build_parser
+from tidegauge.cli.service_api import AGENT_UNIT_STATE_DIR
 from tidegauge.cluster.service_record import MAX_ENGINE_DIR_BYTES
 from tidegauge.opener.__main__ import build_opener_parser
 from tidegauge.settings import Settings
@@ -70,6 +71,11 @@ def test_the_state_directory_is_made_by_systemd_and_short_enough_for_the_engine(
     assert variable.removeprefix("TIDEGAUGE_").lower() in Settings.model_fields
     assert folder == f"/var/lib/{said['StateDirectory'][0]}"
     assert len(f"{folder}/engine") <= MAX_ENGINE_DIR_BYTES
+
+
+def test_commands_on_a_node_look_where_the_agents_unit_has_its_state() -> None:
+    (folder,) = directives(SYSTEMD / "tidegauge-agent.service")["StateDirectory"]
+    assert Path("/var/lib", folder) == AGENT_UNIT_STATE_DIR
 
 
 def test_the_head_is_not_root_and_has_no_capability() -> None:

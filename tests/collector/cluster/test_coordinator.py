@@ -199,6 +199,14 @@ def test_a_node_that_the_engine_lost_is_gone_then_forgotten(site: Site) -> None:
     assert [rank.identity.rank for rank in site.coordinator.jobs()[0].ranks] == [0]
 
 
+def test_a_node_that_is_gone_before_its_first_report_keeps_its_name(site: Site) -> None:
+    site.engine_lists("a")
+    site.engine_lists()
+    (node,) = site.coordinator.nodes()
+    assert (node.hostname, node.address, node.health) == ("node-a", None, NodeHealth.GONE)
+    assert [event.text for event in site.coordinator.events()] == ["node node-a is gone"]
+
+
 def test_a_node_that_comes_back_without_a_report_is_not_taken_for_one_whose_ranks_have_ended(site: Site) -> None:
     site.engine_lists("a")
     site.report(rank_summary(0), node="a")

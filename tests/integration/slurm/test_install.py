@@ -18,6 +18,7 @@ from integration.slurm.conftest import StartBox
 INSTALL = CHECKOUT / "deploy/slurm/install.sh"
 PREFIX = SERVICE_PYTHON.parent.parent
 HEAD = ("--role", "head", "--node-address", "10.0.0.1")
+UNITS = "/etc/systemd/system"
 NODE = ("--role", "node", "--head", "10.0.0.1:6399", "--without-spank")
 
 
@@ -81,13 +82,51 @@ def test_uninstalling_leaves_settings_and_nothing_else(tmp_path: Path) -> None:
     token = tmp_path / "token-of-the-head"
     token.write_text("secret")
     root = tmp_path / "root"
-    install(root, *HEAD, *NODE, "--token-file", str(token), "--yes")
+    install(root, *NODE, "--token-file", str(token), "--yes")
     assert files(root)["/etc/tidegauge/token"] == "0600"
-    done = install(root, "--role", "head", "--role", "node", "--uninstall", "--yes")
+    done = install(root, "--role", "node", "--uninstall", "--yes")
     assert done.returncode == 0, done.stderr
-    assert sorted(files(root)) == [
-        f"/etc/tidegauge/{name}" for name in ("agent.env", "config.yaml", "head.env", "token")
-    ]
+    assert sorted(files(root)) == [f"/etc/tidegauge/{name}" for name in ("agent.env", "config.yaml", "token")]
+
+
+def test_a_head_that_is_a_node_too_gets_the_opener_and_no_second_agent(tmp_path: Path) -> None:
+    done = install(tmp_path, *HEAD, "--role", "node", "--without-spank", "--yes")
+    assert done.returncode == 0, done.stderr
+    installed = files(tmp_path)
+    units = {path.removeprefix(f"{UNITS}/") for path in installed if path.startswith(UNITS)}
+    assert units == {"tidegauge-head.service", "tidegauge-head.service.d/node.conf", "tidegauge-opener.service"}
+    assert "/usr/local/lib/tidegauge/prolog.sh" in installed
+    assert "/etc/tidegauge/agent.env" not in installed
+    assert "systemctl enable --now tidegauge-opener tidegauge-head" in done.stdout
+
+    refused = install(tmp_path, *NODE, "--yes")
+    assert (refused.returncode, files(tmp_path)) == (2, installed)
+    assert "--role head --role node" in refused.stderr
+
+    done = install(tmp_path, "--role", "node", "--uninstall", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert files(tmp_path) == files_of_a_head(tmp_path / "head")
+    install(tmp_path, "--role", "head", "--uninstall", "--yes")
+    assert sorted(files(tmp_path)) == ["/etc/tidegauge/config.yaml", "/etc/tidegauge/head.env"]
+
+
+def files_of_a_head(root: Path) -> dict[str, str]:
+    install(root, *HEAD, "--yes")
+    try:
+        return files(root)
+    finally:
+        shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("home", ["/root/.pyenv", "/home/ada/uv"])
+def test_an_environment_whose_python_units_cannot_see_is_named(tmp_path: Path, home: str) -> None:
+    python = tmp_path / "venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(f"{home}/bin/python3")
+    done = install(tmp_path / "root", *HEAD, "--prefix", str(tmp_path / "venv"), "--yes")
+    assert done.returncode == 0, done.stderr
+    assert f"units cannot see {home}/bin/python3" in done.stdout
+    assert "cannot see" not in install(tmp_path / "other", *HEAD, "--prefix", "/usr", "--yes").stdout
 
 
 def test_scripts_that_slurm_conf_names_are_not_removed(tmp_path: Path) -> None:
@@ -155,8 +194,10 @@ def test_without_tidegauge_it_says_how_to_get_it(tmp_path: Path) -> None:
 def test_systemd_finds_no_fault_in_the_installed_units(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         missing("systemd-analyze")
-    install(tmp_path, *HEAD, *NODE, "--yes")
-    units = sorted((tmp_path / "etc/systemd/system").glob("*.service"))
+    for root in (tmp_path / "head", tmp_path / "node"):
+        install(root, *(HEAD if root.name == "head" else NODE), "--yes")
+    units = sorted(tmp_path.glob(f"*{UNITS}/*.service"))
+    assert len(units) == 3
     done = subprocess.run(
         ["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=60, check=False
     )

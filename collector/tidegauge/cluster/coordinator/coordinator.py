@@ -400,7 +400,7 @@ class Coordinator:
 
     def _lose(self, node: KnownNode, now_s: float) -> None:
         node.gone_s = now_s
-        node.engine = node.problem = None
+        node.problem = None
         self._usable_bytes = None
         for key, rank in list(node.ranks.items()):
             # With the node's agent gone nobody can say whether the process still runs: it is stale, and it ends here.
@@ -445,7 +445,7 @@ class Coordinator:
         return NodeStatus(
             node_id=node.node_id,
             hostname=node.hostname,
-            address=None if node.engine is None else node.engine.address,
+            address=None if node.engine is None or node.gone_s is not None else node.engine.address,
             health=self._health(node, now_s),
             agent_pid=None if summary is None else summary.agent_pid,
             incarnation=None if summary is None else summary.incarnation,
