@@ -91,8 +91,9 @@ def test_the_run_directory_is_as_probes_and_prolog_expect_it() -> None:
     assert made == {"/run/tidegauge": "1777", "/run/tidegauge/slurm": "0755", "/run/tidegauge/jobs": "0755"}
 
 
-def test_the_agents_processes_count_the_processors_that_tmpfiles_says_and_start_without_its_file() -> None:
-    (bound,) = directives(SYSTEMD / "tidegauge-agent.service")["BindReadOnlyPaths"]
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_the_units_processes_count_the_processors_that_tmpfiles_says_and_start_without_its_file(unit: Path) -> None:
+    (bound,) = directives(unit)["BindReadOnlyPaths"]
     source, _, target = bound.partition(":")
     assert target == "/sys/devices/system/cpu/possible", "sysconf(3) reads it for _SC_NPROCESSORS_CONF"
     assert source.startswith("-"), "a missing file is no error"
