@@ -78,6 +78,12 @@ def test_commands_on_a_node_look_where_the_agents_unit_has_its_state() -> None:
     assert Path("/var/lib", folder) == AGENT_UNIT_STATE_DIR
 
 
+def test_a_head_on_a_node_asks_the_opener_as_an_agent_does() -> None:
+    agent, head = directives(SYSTEMD / "tidegauge-agent.service"), directives(SYSTEMD / "tidegauge-head.node.conf")
+    assert head["Environment"] == [one for one in agent["Environment"] if "OPENER" in one]
+    assert head["Wants"] == [OPENER.name]
+
+
 def test_the_head_is_not_root_and_has_no_capability() -> None:
     said = directives(SYSTEMD / "tidegauge-head.service")
     assert said["User"] == ["tidegauge"]
@@ -91,7 +97,7 @@ def test_the_run_directory_is_as_probes_and_prolog_expect_it() -> None:
     assert made == {"/run/tidegauge": "1777", "/run/tidegauge/slurm": "0755", "/run/tidegauge/jobs": "0755"}
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_the_units_processes_count_the_processors_that_tmpfiles_says_and_start_without_its_file(unit: Path) -> None:
     (bound,) = directives(unit)["BindReadOnlyPaths"]
     source, _, target = bound.partition(":")
