@@ -57,7 +57,7 @@ smoke: $(BIN)/.made rig ## the whole service once: two jobs on the rig, a verdic
 integration: environments model ## tests against real servers and the rig, in shards side by side (SHARDS=4 PYTEST="-k NAME")
 	@scripts/integration.sh $(PYTEST)
 
-matrix: $(BIN)/.made system rig ## tests under further torches, Pythons and Slurms, and of the images (CELLS="torch-2.15.0 slurm-trixie" PYTEST="--turn 0")
+matrix: $(BIN)/.made system rig ## tests under further torches, Pythons and Slurms, of the images and the units (CELLS="torch-2.15.0 slurm-trixie" PYTEST="--turn 0")
 	@PYTEST="$(PYTEST)" scripts/matrix.sh $(CELLS)
 
 durations: ## the slowest tests and fixtures of the last run of each tier

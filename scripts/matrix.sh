@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# matrix.sh [CELL …]: tests under further releases of torch, further Pythons, further Slurms, of the container images
-# and of a real containerd, each in an environment that is made for it. Without a CELL: all of tests/matrix.py. A cell that cannot be made here is named and left out; in CI it
+# matrix.sh [CELL …]: tests under further releases of torch, further Pythons, further Slurms, of the container images,
+# of a real containerd and of a real systemd, each in an environment that is made for it. Without a CELL: all of tests/matrix.py. A cell that cannot be made here is named and left out; in CI it
 # is a failure. PYTEST: further arguments of its tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,6 +31,12 @@ for cell in "$@"; do
       echo "matrix: $cell"
       TIDEGAUGE_TEST_CONTAINERD=$PWD/.containerd/bin scripts/integration.sh ${PYTEST:-} \
         tests/integration/kubernetes/test_nri_plugin.py || failed=1 ;;
+    systemd-*)
+      # Not in a shard, whose process table the container's own would be in.
+      scripts/systemd_root.sh "$value" ".systemd/$value" || { [ -z "${CI:-}" ] || failed=1; continue; }
+      echo "matrix: $cell"
+      TIDEGAUGE_TEST_SYSTEMD_ROOT=$PWD/.systemd/$value .venv/bin/python -m pytest -n0 ${PYTEST:-} --matrix "$cell" \
+        tests/integration/security/test_real_systemd.py || failed=1 ;;
     *) echo "matrix: $cell is none of: $(.venv/bin/python tests/matrix.py all)" >&2; exit 2 ;;
   esac
 done

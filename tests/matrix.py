@@ -1,10 +1,11 @@
 """What rotates through the gate: further releases of torch, further Pythons, further Slurms, the container images,
-a containerd, and long tests.
+a containerd, and long tests; and a systemd, which does not rotate.
 
 A test that repeats for a cell of the matrix what another test shows without it carries ``@in_matrix(CELL)``; it runs
 where ``--matrix`` names its cell and nowhere else. ``scripts/matrix.sh`` runs cells, ``.ci/run`` those that the
 commit's hash chooses (``chosen``), ``make test-all`` all of them. Nothing that checks behaviour is in a cell alone, but
-what only the images have (their size, users and bills), and what a real containerd makes of the plugin's answers.
+what only the images have (their size, users and bills), what a real containerd makes of the plugin's answers, and what
+a real systemd makes of the units.
 
 A long test that repeats a promise on a further stand, in a further trainer or by a further fault has a turn
 (``@turn(NUMBER)``): ``make integration`` runs all of them, ``.ci/run`` those of the turn that the hash chooses.
@@ -35,6 +36,8 @@ IMAGES = ("bookworm",)
 """Debian suites on which the container images are built."""
 CONTAINERDS = ("trixie",)
 """Debian suites whose containerd has NRI."""
+SYSTEMDS = ("bookworm",)
+"""Debian suites whose systemd boots in a container of its own."""
 AXES = (
     tuple(f"torch-{release}" for release in TORCHES),
     tuple(f"python-{version}" for version in PYTHONS),
@@ -44,7 +47,8 @@ AXES = (
         *(f"containerd-{suite}" for suite in CONTAINERDS),
     ),
 )
-CELLS = tuple(cell for axis in AXES for cell in axis)
+CELLS = (*(cell for axis in AXES for cell in axis), *(f"systemd-{suite}" for suite in SYSTEMDS))
+"""All of them; what is of no axis has no turn, and is run by ``make matrix`` alone."""
 TURNS = 6
 
 

@@ -1,7 +1,8 @@
 """The units' hardening: how far systemd says it goes, and that the service runs under it.
 
-There is no systemd as first process here, so its filter of system calls is built as systemd builds it
-(``seccomp_exec``); capabilities and the read-only file system are in ``tests/integration/slurm/test_agent_rights.py``.
+Here without systemd as first process (``test_real_systemd.py`` has one): its filter of system calls is built as systemd
+builds it (``seccomp_exec``); capabilities and the read-only file system are in
+``tests/integration/slurm/test_agent_rights.py``.
 """
 
 from __future__ import annotations
